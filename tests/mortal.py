@@ -26,6 +26,9 @@ LEARNERS = {
 }
 """Under mSFT one leaves at a tick, one at tick 0, then nobody leaves, then the last one does."""
 
+WATCHED = {"w": Learner(passes=0.01, known=0.02), "v": Learner(start=0.5)}
+"""One is forgotten as others are trained, one never moves."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -38,6 +41,14 @@ class Case:
     compute_budget: float = 1.5
     disk_policy: DiskPolicy = "lean"
     selection_split: SelectionSplit = "validation"
+    watches: bool = False
+    guards: Mapping[str, float] = field(default_factory=dict)
+    early_stopping_patience: int | None = None
+
+    @property
+    def learners(self) -> Mapping[str, Learner]:
+        """Who is trained, and who is watched."""
+        return {**LEARNERS, **WATCHED} if self.watches else LEARNERS
 
     def run(
         self,
@@ -65,11 +76,16 @@ class Case:
             disk=None if lag is None else LateDisk(folder / "checkpoints", lag),
             disk_policy=self.disk_policy,
             selection_split=self.selection_split,
+            watched=WATCHED if self.watches else None,
+            guards=self.guards,
+            early_stopping_patience=self.early_stopping_patience,
         )
 
 
 PLAIN = {name: Case(name) for name in METHODS}
 """Every method as it is by default."""
+
+GUARDS = {"w": 0.06, "a": 0.3}
 
 VARIED = {
     "msft-accounted": Case("msft", {"score_excluded": "rollback"}, score_test="rollbacks"),
@@ -102,6 +118,18 @@ VARIED = {
         "msft", {"exclude": {}}, score_test="best", compute_budget=3, selection_split="test"
     ),
     "soup-on-test": Case("soup", {"of": "peaks"}, score_test="best", selection_split="test"),
+    "msft-watched": Case(
+        "msft", {"score_excluded": "rollback"}, score_test="best", watches=True, guards=GUARDS
+    ),
+    "msft-sure-watched": Case("msft", {"exclude": {}}, compute_budget=3, watches=True),
+    "continual-guarded": Case("continual", watches=True, guards=GUARDS),
+    "sft-stopped": Case(
+        "sft", score_test="every", watches=True, guards=GUARDS, early_stopping_patience=1
+    ),
+    "ies-stopped": Case("ies", watches=True, early_stopping_patience=2),
+    "soup-stopped": Case(
+        "soup", {"of": "last", "k": 2}, watches=True, guards=GUARDS, early_stopping_patience=1
+    ),
     "soup-paper": Case("soup", {"of": "peaks"}, score_test="best", disk_policy="paper"),
 }
 """Options that change what is scored, kept or trained."""
@@ -151,8 +179,8 @@ class MortalLog(Log):
 class MortalEngine(SimulatedEngine):
     """Dies at its step numbered `last`, from 0."""
 
-    def __init__(self, last: int) -> None:
-        super().__init__(LEARNERS)
+    def __init__(self, last: int, learners: Mapping[str, Learner] = LEARNERS) -> None:
+        super().__init__(learners)
         self.left = last
 
     def work(self, batch: Batch) -> tuple[Losses, int]:

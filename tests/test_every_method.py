@@ -114,7 +114,7 @@ def test_killed_while_it_recovers_it_ends_the_same(name: str, lag: int | None, p
         folder = place / str(last)
         kill(case, folder, memory, last, written=True, lag=lag)
         with suppress(Killed):
-            case.run(folder, memory, engine=MortalEngine(last % 5), lag=lag)
+            case.run(folder, memory, engine=MortalEngine(last % 5, case.learners), lag=lag)
         assert left_by(case.run(folder, memory, lag=lag), folder) == expected, last
 
 
@@ -165,7 +165,7 @@ def test_a_log_cut_anywhere_is_completed_to_the_same_bytes(
 def test_called_again_a_finished_run_does_nothing(name: str, place: Path) -> None:
     CASES[name].run(place)
     before = files_of(place)
-    again = CASES[name].run(place, engine=MortalEngine(0))
+    again = CASES[name].run(place, engine=MortalEngine(0, CASES[name].learners))
     assert left_by(again, place) == uninterrupted(name)
     assert files_of(place) == before
 

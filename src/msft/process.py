@@ -22,6 +22,9 @@ SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT"}
 EXIT_CODE = 4
 IS_JOB = "MSFT_IS_JOB"
 """The variable in the environment that tells a process that it is a job of another one's."""
+progress: "Callable[[str], object] | None" = None
+"""Shows on a line how far long work is, over what it showed before; nothing ends the line. Set by
+the commands; None: nobody watches."""
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 _SHOW_CURSOR = b"\x1b[?25h"
 

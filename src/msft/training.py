@@ -572,7 +572,8 @@ class TrainingRun:
         corpus, tokenizer = self._rows.corpus, self._rows.tokenizer
         train = {name: dataset.train for name, dataset in corpus.datasets.items()}
         with self._ranks.busy("evaluation"):
-            tasks, predictor = corpus.tasks(self._recipe), self._engine.predictor()
+            tasks = corpus.tasks(self._recipe, watched=False)
+            predictor = self._engine.predictor()
             return judged(tasks, train, rows, predictor, tokenizer)
 
     def _event(self, history: History, event: Event, live: bool) -> None:
@@ -648,7 +649,7 @@ def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
     fingerprint = {"data": corpus.fingerprint(), "model": model, "training": training}
     if corpus.exclusions is not None:  # so that it can be compared row by row with a run on all
         fingerprint |= {ALL_DATA: corpus.fingerprint(with_excluded=True)}
-    for path in {d.spec.metric: None for d in corpus.datasets.values() if ":" in d.spec.metric}:
+    for path in {d.spec.metric: None for d in corpus.scored.values() if ":" in d.spec.metric}:
         digest = source_digest(path)  # older logs do not have it and are not asked
         fingerprint |= {} if digest is None else {f"metric {path}": digest}
     with_adapter = recipe.use_peft or engine.num_frozen  # transformers' Trainer may have its own

@@ -11,6 +11,7 @@ import pytest
 from toys import rows
 
 from msft.app.analyses import Analysis
+from msft.app.terminal.screen import ProgressLine
 from msft.app.terminal.validate import balance
 from msft.cli import ANALYSES, COMMANDS, main
 from msft.testing.simulated import Learner, simulate
@@ -212,6 +213,43 @@ def test_on_a_terminal_the_first_word_comes_before_anything_is_read(
     monkeypatch.setattr(sys, "stderr", stream)
     assert main(arguments) == 2
     assert stream.getvalue().startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "more", "is_shown"),
+    [(True, [], True), (True, ["--json"], False), (False, [], False)],
+)
+def test_encoding_many_rows_has_a_line_of_its_own(
+    terminal: bool,
+    more: list[str],
+    is_shown: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_recipe(tmp_path)
+    stream = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("msft.app.terminal.screen.BETWEEN", 0.0)
+    monkeypatch.setattr("msft.data.encoding.PART_ROWS", 2)
+    assert main(["validate", str(tmp_path / "recipe.yaml"), *more]) == 0
+    lines = [each.rstrip() for each in stream.getvalue().split("\r")]
+    assert ("encoding short, train: 2 of 8 rows" in lines) == is_shown
+    assert all(len(line) < 80 for line in lines[1:])
+    if is_shown:
+        *_, cleared, rest = stream.getvalue().split("\r")
+        assert not cleared.strip(), "nothing of it stays"
+        assert not rest
+
+
+def test_a_progress_line_is_written_over_a_few_times_a_second() -> None:
+    stream = Terminal()
+    line = ProgressLine(stream)
+    line("")
+    assert stream.getvalue() == "", "there is nothing to clear"
+    for text in ("first and long", "at once", ""):
+        line(text)
+    line("next")
+    assert stream.getvalue() == f"\rfirst and long\r{' ' * 14}\r\rnext"
 
 
 def test_a_program_that_reads_stderr_finds_the_error_alone(

@@ -100,6 +100,7 @@ def test_defaults_are_the_contracts() -> None:
         "hub_private_repo": True,
         "trust_remote_code": False,
         "exclude_rows": None,
+        "early_stopping_patience": None,
         "chat_template": None,
         "completion_only_loss": True,
     }

@@ -250,6 +250,65 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ),
     ("unknown policy", "disk_policy: papre\n" + GOOD, 1, ("'papre'", "'lean' or 'paper'")),
     ("no source", GOOD.replace("train: a.jsonl", "keep: true"), 4, ("neither train, path nor",)),
+    ("watch and train", spec("  watch: true"), 7, ("both watch and train", "leave one of the two")),
+    (
+        "only watched",
+        GOOD.replace("  train: a.jsonl\n", ""),
+        4,
+        ("datasets: a is only watched, so there is nothing to train",),
+    ),
+    ("watched and nothing", GOOD + "- {name: w, watch: true}\n", 7, ("it names no rows",)),
+    (
+        "a weight of what is watched",
+        GOOD + "- {name: w, watch: true, validation: w, weight: 2}\n",
+        7,
+        ("sub-dataset 'w': weight is 2.0, but it is only watched", "leave weight out"),
+    ),
+    (
+        "held out of what is watched",
+        GOOD + "- {name: w, watch: true, test: w, validation_fraction: 0.5}\n",
+        7,
+        ("sub-dataset 'w': validation_fraction is 0.5, but it is only watched",),
+    ),
+    (
+        "a guard of test rows",
+        GOOD + "- {name: w, test: w.jsonl, guard: {max_drop: 0.1}}\n",
+        7,
+        ("sub-dataset 'w': guard, but no validation rows",),
+    ),
+    ("a guard below 0", spec("  guard: {max_drop: -0.1}"), 7, ("max_drop is -0.1; expected 0",)),
+    ("a guard of what", spec("  guard: {drop: 0.1}"), 7, ("unknown option of guard: 'drop'",)),
+    ("a guard of nothing", spec("  guard: {}"), 7, ("guard",)),
+    ("a guard is a number", spec("  guard: 0.1"), 7, ("guard is 0.1; expected keys and values",)),
+    (
+        "a guard on test",
+        f"selection_split: test\n{GOOD}  test: c.jsonl\n  guard: {{max_drop: 0.1}}\n",
+        9,
+        ("guard, but selection_split is test",),
+    ),
+    (
+        "watched without test rows where test selects",
+        f"selection_split: test\n{GOOD}  test: c.jsonl\n- {{name: w, validation: w}}\n",
+        9,
+        ("sub-dataset 'w': no test, but selection_split is test",),
+    ),
+    (
+        "patience on test",
+        f"selection_split: test\nearly_stopping_patience: 2\nnum_train_epochs: 1\n"
+        f"{GOOD.replace('method: msft', 'method: sft')}  test: c.jsonl\n",
+        2,
+        ("early_stopping_patience is 2, but selection_split is test",),
+    ),
+    ("no patience", key("early_stopping_patience: 0", "sft"), 4, ("is 0; expected 1 or more",)),
+    *(
+        (
+            f"patience of {method}",
+            key("early_stopping_patience: 3", method),
+            4,
+            (f"early_stopping_patience is 3, but method {method} does not take it", "leave it out"),
+        )
+        for method in ("msft", "continual", "sro", "soft_sro")
+    ),
     ("train and path", spec("  path: data"), 7, ("both train and path",)),
     ("benchmark and train", GOOD.replace("validation: b.jsonl", "benchmark: gsm8k"), 5, ("both",)),
     ("a file twice", GOOD.replace("a.jsonl", "[a.jsonl, a.jsonl]"), 5, ("a.jsonl twice",)),

@@ -17,9 +17,9 @@ from msft.report.compare.statistics import (
     paired_interval,
     paired_t,
     sample_sd,
-    t_quantile,
 )
 from msft.search.draws import stream
+from msft.search.student import t_quantile
 
 SFT = [73.25, 73.05, 72.65]
 MSFT = [74.25, 74.05, 73.25]

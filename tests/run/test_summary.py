@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from mortal import LEARNERS, PLAIN, VARIED, quick_folder
+from mortal import LEARNERS, PLAIN, VARIED, WATCHED, quick_folder
 from msft.run.history import History, disk_of, flops_of, schedule_of, summary_of
 from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens, read_log
 from msft.run.rows import Verdicts, read_verdicts
@@ -35,9 +35,11 @@ SHAPE: dict[str, Any] = {
         "epochs": float,
         "candidates": int,
         "average_of": (list, type(None)),
+        "path_exclusions": list,
         "validation": {"mean": float, "datasets": dict},
         "test": None,
     },
+    "watched": dict,
     "epochs_trained": float,
     "tokens": {"train": int, "evaluation": int, "lookahead": int},
     "flops": dict.fromkeys(("train", "evaluation", "lookahead", "total", "kept", "discarded"), int),
@@ -75,6 +77,8 @@ def test_the_summary_has_the_keys_of_the_contract(name: str, folder: Path) -> No
     assert json.loads(json.dumps(summary)) == summary
     controls, selection = summary.pop("controls", []), summary.pop("selection_split", None)
     assert bool(controls) == (name == "soup-controls")
+    assert summary.pop("guards", {}).keys() == CASES[name].guards.keys()
+    assert summary["watched"].keys() == ({*WATCHED} if CASES[name].watches else set())
     assert fits(summary, SHAPE)
     assert all(fits(stage, STAGE) for stage in summary["stages"])
     assert len(summary["stages"]) == len(history.stages)
@@ -99,7 +103,8 @@ def test_a_summary_can_be_had_at_any_time(name: str, folder: Path) -> None:
         assert summary_of(history)["status"] == "running"
         assert summary_of(history)["ended_by"] is None
         assert summary_of(history, stopped=True)["status"] == "stopped"
-        assert set(summary_of(history)) - {"controls", "selection_split"} == set(SHAPE)
+        optional = {"controls", "selection_split", "guards"}
+        assert set(summary_of(history)) - optional == set(SHAPE)
         assert schedule_of(history)["method"] == CASES[name].method
     assert summary_of(History(events), stopped=True)["status"] == "finished"
 
@@ -309,6 +314,7 @@ def test_the_best_of_a_run_by_hand(by_hand: History) -> None:
         "epochs": 0.5 + 1.0,
         "candidates": 1 + 3 * 4,
         "average_of": None,
+        "path_exclusions": ["a"],
         "validation": {"mean": 0.5, "datasets": {"a": 0.4, "b": 0.6}},
         "test": None,
     }

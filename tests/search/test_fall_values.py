@@ -7,7 +7,7 @@ import pytest
 
 from msft.search import falls as module
 from msft.search.draws import shuffled
-from msft.search.falls import Fall, RowScores, at_confidence, falls
+from msft.search.falls import Drop, Fall, RowScores, at_confidence, drop_from_base, falls
 
 
 def one(curve: Any, rows: int, confidence: float = 0.95) -> Fall:
@@ -65,3 +65,43 @@ def test_a_chance_of_just_the_level_is_small_enough() -> None:
     held = {"a": Fall((0, 0), 1.0, 1.0, 0.5, False, "above")}
     assert at_confidence(held, 0.5)["a"].sure
     assert not at_confidence(held, 0.51)["a"].sure
+
+
+# The drop that a guard looks at.
+
+
+def test_the_bound_of_a_drop_by_hand() -> None:
+    """Of 100 rows 20 are lost: 20·0.8² + 80·0.2² = 16, so the variance of the mean is
+    16 / 99 / 100, and t(0.95, 99) = 1.660391: 0.2 − 1.660391·0.0402015 = 0.133250."""
+    rows = RowScores([[1.0] * 80 + [0.0] * 20], [1.0] * 100, [1.0] * 100)
+    found = drop_from_base(rows, 0.13)
+    assert found.drop == pytest.approx(0.2, rel=1e-12)
+    assert found.low == pytest.approx(0.133250, abs=1e-6)
+    assert not found.kept
+    assert drop_from_base(rows, 0.14).kept, "the bound counts, not the drop"
+
+
+def test_a_drop_is_paired_over_rows() -> None:
+    """As many rows are won as lost: no drop, though half of the rows changed."""
+    rows = RowScores([[0.0, 1.0] * 50], [1.0, 0.0] * 50, [1.0] * 100)
+    found = drop_from_base(rows, 0.0)
+    assert found.drop == 0
+    assert found.low is not None
+    assert found.low == pytest.approx(-1.660391 / 99**0.5, rel=1e-6)
+    assert found.kept
+
+
+def test_the_drop_of_a_loss_is_per_token() -> None:
+    """Rows are sums over 1 and 3 tokens; the second one's loss grew by 3 nats: 0.75 a token."""
+    rows = RowScores([[-1.0, -6.0]], [-1.0, -3.0], [1.0, 3.0])
+    found = drop_from_base(rows, 10.0)
+    assert found.drop == pytest.approx(0.75)
+    # the differences 0 and 3 less 0.75·tokens: ±0.75, so the variance is 2·0.75²/4²·2
+    assert found.low == pytest.approx(0.75 - 6.313752 * (2 * 0.75**2 / 16 * 2) ** 0.5, rel=1e-6)
+
+
+def test_what_is_equal_and_what_is_one_row_has_no_drop_that_is_sure() -> None:
+    same = drop_from_base(RowScores([[0.3] * 7], [0.3] * 7, [1.0] * 7), 0.0)
+    assert same == Drop(0.0, 0.0, True)
+    assert drop_from_base(RowScores([[0.0]], [1.0], [1.0]), 0.1) == Drop(1.0, None, True)
+    assert drop_from_base(RowScores([[0.0, 0.0]], [1.0, 1.0], [1.0] * 2), 0.1) == Drop(1, 1, False)

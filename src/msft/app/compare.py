@@ -66,6 +66,8 @@ def question_of(recipe: Recipe) -> str | None:
     how = method.rollout_options
     if recipe.method not in METHODS or how.patience is not None or how.on_rollback == "restore":
         return None
+    if recipe.early_stopping_patience is not None:  # it may be shorter than was asked for
+        return None
     if recipe.validation_loss:  # a run that takes over does not measure it
         return None
     first = recipe.first_rollout

@@ -30,10 +30,10 @@ def evaluation(
     from msft.app.terminal.results import answer_lines, scoreboard
     from msft.engine.build import load_evaluator
 
-    evaluator, groups = load_evaluator(recipe, model, split, notice)
+    evaluator, groups, watched = load_evaluator(recipe, model, split, notice)
     answers = evaluator.answered(list(groups), split, early=not whole)
     scored = evaluator.scored(answers)
-    board = scoreboard(answers, scored.scores, groups, recipe.mean)
+    board = scoreboard(answers, scored.scores, groups, recipe.mean, watched)
     on_test = recipe.selection_split == TEST
     content = {
         "model": model,

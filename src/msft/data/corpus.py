@@ -23,7 +23,13 @@ from msft.data.encoding import (
 )
 from msft.data.exclusions import marked, read_exclusions
 from msft.data.formats import TEXT
-from msft.data.splits import LoadedDataset, forget_questions, load_datasets, shared_between
+from msft.data.splits import (
+    LoadedDataset,
+    forget_questions,
+    load_datasets,
+    refuse_trained,
+    shared_between,
+)
 from msft.errors import DataError, RecipeError
 from msft.example import Encoded, Example, Message
 from msft.recipe.dataset import CHAT_KEYS, DatasetSpec
@@ -32,10 +38,12 @@ from msft.recipe.recipe import Recipe
 from msft.recipe.templates import TEMPLATES, fitted, missing_end, with_system, with_variables
 from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import Mixture, Part, steps_of
-from msft.search.methods import PreparedMethod
+from msft.search.methods import STOPPING_EARLY, PreparedMethod
 from msft.search.options import ticks_of
 from msft.search.rollout import Settings
 from msft.text import SELECTED_ON_TEST, counted, listed, no_test_mean
+
+NO_ROWS = EncodedSplit((), (), (), ())
 
 ChoiceNorm = Literal["chars", "tokens", "none"]
 
@@ -70,12 +78,14 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class SubDataset:
     """A sub-dataset as the model sees it. `test` is None where the recipe has no test rows,
-    `validation` where test rows select.
+    `validation` where test rows select. A watched one has no `train` rows.
 
     exemplars: what stands before every scored row; `shots` is their text.
     grader: finds the answer in what the model wrote; None: the whole text is the answer.
     group: of a benchmark, for tables.
     excluded: the train rows that `exclude_rows` names; `train` has the others.
+    watched: of one that is only scored, the splits that its rows are of. Where there are only test
+        rows, they stand in the place of those that select.
     part: its share of an epoch, with `epoch_rows` rows of `epoch_tokens` tokens; where a sample is
         drawn anew each epoch, these are the tokens on average.
     """
@@ -90,6 +100,7 @@ class SubDataset:
     group: str
     notes: tuple[str, ...]
     excluded: EncodedSplit | None = None
+    watched: tuple[str, ...] = ()
     name: str = field(init=False)
     shots: str = field(init=False)
     part: Part = field(init=False)
@@ -98,14 +109,16 @@ class SubDataset:
 
     def __post_init__(self) -> None:
         spec, rows = self.spec, self.train.rows
-        part = Part.weighted(spec.name, len(rows), spec.weight, spec.keep)
+        part = Part(spec.name, 0, 0)
+        if rows:
+            part = Part.weighted(spec.name, len(rows), spec.weight, spec.keep)
         tokens = sum(len(row.tokens) for row in rows)
         known = {
             "name": spec.name,
             "shots": "".join(map(_exemplar, self.exemplars)),
             "part": part,
             "epoch_rows": part.rows,
-            "epoch_tokens": round(tokens * part.rows / len(rows)),
+            "epoch_tokens": round(tokens * part.rows / max(1, len(rows))),
         }
         for key, value in known.items():
             object.__setattr__(self, key, value)
@@ -115,6 +128,13 @@ class SubDataset:
         found = {"train": self.train, SELECTION: self.validation, TEST: self.test}[split]
         assert found is not None, f"{self.name} has {split} rows"
         return found
+
+    @property
+    def given(self) -> dict[str, EncodedSplit]:
+        """The scored rows by the split that they are of."""
+        rows = {SELECTION: self.validation, TEST: self.test}
+        there = {split: found for split, found in rows.items() if found is not None}
+        return dict(zip(self.watched or there, there.values(), strict=True))
 
     def train_rows(self, with_excluded: bool) -> list[tuple[Example, Encoded]]:
         """The train rows in the order of their numbers."""
@@ -131,6 +151,8 @@ def _exemplar(example: Example) -> str:
 class Corpus:
     """All sub-datasets, in recipe order, and how many tokens the model has places for.
 
+    datasets: those that are trained.
+    watched: those that are only scored.
     selection: the split whose rows choose checkpoints.
     remarks: what a person should know of the sub-datasets together.
     notes: all that a person should know before a run: of each sub-dataset, of the test rows, of
@@ -144,6 +166,12 @@ class Corpus:
     remarks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     exclusions: str | None = None
+    watched: Mapping[str, SubDataset] = field(default_factory=dict)
+
+    @property
+    def scored(self) -> dict[str, SubDataset]:
+        """Those that are trained, and after them those that are watched."""
+        return {**self.datasets, **self.watched}
 
     @property
     def has_test(self) -> bool:
@@ -170,8 +198,11 @@ class Corpus:
     def mixture(self, rehearsal_fraction: float) -> Mixture:
         return Mixture(tuple(d.part for d in self.datasets.values()), rehearsal_fraction)
 
-    def tasks(self, recipe: Recipe) -> dict[str, Task]:
-        """What is scored of each sub-dataset, and how."""
+    def tasks(self, recipe: Recipe, watched: bool = True) -> dict[str, Task]:
+        """What is scored of each sub-dataset, and how.
+
+        watched: those that are only watched too.
+        """
         return {
             name: Task(
                 name,
@@ -185,12 +216,12 @@ class Corpus:
                 recipe.choice_norm,
                 dataset.spec.max_new_tokens,
                 dataset.grader,
-                recipe.peak_rule.by == "probability",
+                recipe.peak_rule.by == "probability" and not dataset.watched,
                 recipe.evaluation_tokens == "every_row",
                 recipe.validation_loss,
                 self.context,
             )
-            for name, dataset in self.datasets.items()
+            for name, dataset in (self.scored if watched else self.datasets).items()
         }
 
     def fingerprint(self, with_excluded: bool = False) -> str:
@@ -200,7 +231,7 @@ class Corpus:
         with_excluded: as if the recipe had no `exclude_rows`.
         """
         digest = hashlib.sha256()
-        for name, dataset in self.datasets.items():
+        for name, dataset in self.scored.items():
             digest.update(repr((name, dataset.shots, dataset.spec.metric)).encode())
             scored = [s for s in (dataset.validation, dataset.test) if s is not None]
             rows = [row for s in scored for row in zip(s.examples, s.rows, strict=True)]
@@ -226,12 +257,20 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
             f"set max_length to {context} or less",
             ("max_length",),
         )
-    loaded, exclusions, excluding = load_datasets(recipe), None, ""
-    if recipe.exclude_rows is not None:
-        found = read_exclusions(recipe)
-        loaded, exclusions, excluding = marked(loaded, found), found.digest, found.note
-    shared = shared_between({each.spec.name: each.used for each in loaded})
-    forget_questions()
+    try:
+        loaded, exclusions, excluding = load_datasets(recipe), None, ""
+        if recipe.exclude_rows is not None:
+            found = read_exclusions(recipe)
+            loaded, exclusions, excluding = marked(loaded, found), found.digest, found.note
+        used = {each.spec.name: each.used for each in loaded}
+        watched = {each.spec.name for each in loaded if each.spec.is_watched}
+        refuse_trained(
+            {name: rows for name, rows in used.items() if name in watched},
+            {name: rows for name, rows in used.items() if name not in watched},
+        )
+        shared = shared_between(used)
+    finally:
+        forget_questions()
     datasets: dict[str, SubDataset] = {}
     for each in loaded:
         name = each.spec.name
@@ -244,7 +283,16 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
     rows = sum(each.epoch_rows for each in datasets.values())
     steps = steps_of(rows, recipe.train_batch_size)
     remarks = (*_few_rows(datasets, recipe.selection_split), *_missing_ends(recipe, tokenizer))
-    corpus = Corpus(datasets, context, recipe.selection_split, remarks, exclusions=exclusions)
+    apart = {name: each for name, each in datasets.items() if name in watched}
+    trained = {name: each for name, each in datasets.items() if name not in watched}
+    corpus = Corpus(
+        trained,
+        context,
+        recipe.selection_split,
+        remarks,
+        exclusions=exclusions,
+        watched=apart,
+    )
     notes = [f"{each.name}: {note}" for each in datasets.values() for note in each.notes]
     notes += corpus.remarks
     notes += [note for note in (excluding, corpus.note) if note]
@@ -381,6 +429,12 @@ def _sub_dataset(
     notes += [*loaded.notes, *noted]
     train, validation, test = map(encoded.get, ("train", SELECTION, TEST))
     selecting = encoded.get(recipe.selection_split)
+    watched: tuple[str, ...] = ()
+    if spec.is_watched:
+        train = NO_ROWS
+        watched = tuple(split for split in (SELECTION, TEST) if split in encoded)
+        if selecting is None and recipe.selection_split == SELECTION:  # test rows, then
+            validation, test, selecting = test, None, test
     if train is None or selecting is None:
         empty = "train" if train is None else recipe.selection_split
         raise DataError(
@@ -395,7 +449,8 @@ def _sub_dataset(
                 f"{spec.name}: every train row that exclude_rows leaves is longer than max_length "
                 f"{recipe.max_length} tokens; raise max_length, or leave fewer rows out"
             )
-    if recipe.peak_rule.by == "probability" and not selecting.examples[0].choices:
+    by_probability = recipe.peak_rule.by == "probability" and not watched
+    if by_probability and not selecting.examples[0].choices:
         raise DataError(
             f"{selecting.examples[0].where}: peaks.by is probability, but the rows of {spec.name} "
             "have no choices; use peaks.by: score, or rows with choices (of benchmarks: "
@@ -419,6 +474,7 @@ def _sub_dataset(
         loaded.group,
         tuple(notes),
         excluded,
+        watched,
     )
 
 
@@ -524,7 +580,11 @@ def limit_note(
 
 
 def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:
-    """The settings of a run, as far as recipe and data decide them."""
+    """The settings of a run, as far as recipe and data decide them. An audit watches nobody."""
+    guards = {n: d.spec.guard.max_drop for n, d in corpus.scored.items() if d.spec.guard}
+    watched = {name: dataset.watched for name, dataset in corpus.watched.items()}
+    stops_early = method.name in STOPPING_EARLY
+    apart = not method.finds and any(TEST in splits[1:] for splits in watched.values())
     return Settings(
         mixture=corpus.mixture(method.mixture_options.rehearsal_fraction),
         compute_budget=ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget"),
@@ -534,8 +594,11 @@ def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Sett
         peaks=recipe.peak_rule,
         mean=recipe.mean,
         selection_split=recipe.selection_split,
-        score_test=recipe.score_test if corpus.tested else "none",
-        tested=None if corpus.has_test else corpus.tested or None,
+        score_test=recipe.score_test if corpus.tested or apart else "none",
+        tested=None if corpus.has_test else corpus.tested or (() if apart else None),
+        watched={} if method.finds else watched,
+        guards={} if method.finds else guards,
+        early_stopping_patience=recipe.early_stopping_patience if stops_early else None,
         optim=recipe.optim,
         ema_decay=recipe.ema_decay,
         evaluation_tokens=recipe.evaluation_tokens,

@@ -8,14 +8,20 @@ A conversation goes through the tokenizer's chat template, which is a program th
 model: it may fail, and it may never end.
 """
 
+import re
 import signal
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from msft import process
+from msft.data import token_cache
 from msft.errors import DataError
 from msft.example import Encoded, Example, Message
 from msft.recipe.recipe import Recipe
@@ -39,19 +45,47 @@ class Tokenizer(Protocol):
 
 
 def encoded_examples(
-    examples: Sequence[Example], tokenizer: Tokenizer, most: int | None = None
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    most: int | None = None,
+    told: Callable[[int], None] = lambda done: None,
 ) -> list[Encoded]:
     """Examples as training sees them.
 
     most: tokens; a longer conversation is left out later, so its answers are not looked for.
+    told: is told after each part how many are done.
     """
+    borders, place = Borders.of(tokenizer), None
+    if borders is not None and sum(map(_size, examples)) >= token_cache.LEAST:
+        place = token_cache.place_of(examples, tokenizer, most)
+        found = token_cache.kept(place, len(examples)) if place is not None else None
+        if found is not None:
+            return found
+    found, numbers = [], dict[int, int]()
+    for part in in_parts(examples, _size):
+        found += [_sharing(row, numbers) for row in _encoded(part, tokenizer, most, borders)]
+        told(len(found))
+    if place is not None:
+        token_cache.keep(place, found)
+    return found
+
+
+def _sharing(row: Encoded, numbers: dict[int, int]) -> Encoded:
+    """The row with one number for each token, wherever it is. A number takes four times the memory
+    of its place."""
+    return Encoded(tuple(map(numbers.setdefault, row.tokens, row.tokens)), row.answer)
+
+
+def _encoded(
+    examples: Sequence[Example], tokenizer: Tokenizer, most: int | None, borders: "Borders | None"
+) -> list[Encoded]:
     prompts = iter(encoded_prompts([e for e in examples if not e.messages], tokenizer))
     texts = [e.completion for e in examples if not e.messages]
     answers = iter(encoded_texts(texts, tokenizer, special=False))
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    chats = iter(_chats([e for e in examples if e.messages], tokenizer, most, borders))
     return [
-        _chat(e, tokenizer, most) if e.messages else _joined(next(prompts), next(answers) + end)
-        for e in examples
+        next(chats) if e.messages else _joined(next(prompts), next(answers) + end) for e in examples
     ]
 
 
@@ -76,18 +110,47 @@ def encoded_choices(
 
 
 def encoded_texts(texts: list[str], tokenizer: Tokenizer, special: bool) -> list[list[int]]:
-    """All texts in one call, which is many times faster than one call each."""
+    """All texts in a few calls, which is many times faster than one call each."""
     if not texts:
         return []
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and not getattr(tokenizer, "split_special_tokens", False):
         backend.no_truncation()  # which a tokenizer.json may ask for
         backend.no_padding()
-        return [e.ids for e in backend.encode_batch_fast(texts, add_special_tokens=special)]
+        return [
+            encoding.ids
+            for part in in_parts(texts, len)
+            for encoding in backend.encode_batch_fast(list(part), add_special_tokens=special)
+        ]
     found: list[list[int]] = tokenizer(texts, add_special_tokens=special, verbose=False)[
         "input_ids"
     ]
     return found
+
+
+Item = TypeVar("Item")
+
+PART_ROWS, PART_SIZE = 512, 4_000_000
+"""Rows and characters that are encoded at a time. What the tokenizer makes of a text takes many
+times its memory; small parts are also faster, since they stay in the caches of the processor."""
+
+
+def in_parts(items: Sequence[Item], size: Callable[[Item], int]) -> Iterator[Sequence[Item]]:
+    """The items in their order, some at a time; a large one may be alone."""
+    start = total = 0
+    for number, item in enumerate(items):
+        total += size(item)
+        if number - start == PART_ROWS or (total > PART_SIZE and number > start):
+            yield items[start:number]
+            start, total = number, size(item)
+    if start < len(items):
+        yield items[start:]
+
+
+def _size(example: Example) -> int:
+    """Characters of an example, about."""
+    turns = sum(len(turn.content) for turn in example.messages)
+    return len(example.prompt) + len(example.completion) + turns
 
 
 def _joined(prompt: list[int], answer: list[int]) -> Encoded:
@@ -95,37 +158,249 @@ def _joined(prompt: list[int], answer: list[int]) -> Encoded:
     return Encoded((*prompt, *answer), marks)
 
 
+# Conversations
+
+
+def _chats(
+    examples: Sequence[Example], tokenizer: Tokenizer, most: int | None, borders: "Borders | None"
+) -> list[Encoded]:
+    """Conversations, whole texts and parts of them in one call each. Where one of them is wrong,
+    all go one by one, so that the first that is wrong is named, with what is wrong first."""
+    if borders is not None and len(examples) > 1:
+        with suppress(DataError):
+            return _chats_at_once(examples, tokenizer, most, borders)
+    return [_chat(example, tokenizer, most) for example in examples]
+
+
 def _chat(example: Example, tokenizer: Tokenizer, most: int | None) -> Encoded:
     """A conversation through the tokenizer's chat template; assistant turns are the answers."""
+    _refuse_no_template(example, tokenizer)
+    turns = example.messages
+
+    def text(count: int, prompt: bool) -> str:
+        return templated(tokenizer, turns[:count], prompt, example.where, example.tools)
+
+    def tokens(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    written = text(len(turns), False)
+    whole = tokens(written)
+    refuse_silence(tokenizer, example, written)
+    marks = [False] * len(whole)
+    if most is not None and len(whole) > most:
+        return Encoded(tuple(whole), tuple(marks))
+    for number in _learned(example):
+        before, after = tokens(text(number, True)), tokens(text(number + 1, False))
+        if whole[: len(before)] != before or whole[: len(after)] != after:
+            raise _changed(example)
+        marks[len(before) : len(after)] = [True] * (len(after) - len(before))
+    return Encoded(tuple(whole), tuple(marks))
+
+
+def _learned(example: Example) -> list[int]:
+    """Numbers of the turns that are answers."""
+    return [
+        number
+        for number, turn in enumerate(example.messages)
+        if turn.role == "assistant" and number >= example.read_turns
+    ]
+
+
+def _refuse_no_template(example: Example, tokenizer: Tokenizer) -> None:
     if not tokenizer.chat_template:
         raise DataError(
             f"{example.where}: a conversation (`messages`), but this model's tokenizer has no chat "
             "template; use rows of `prompt` and `completion`, an instruct model, or give a "
             "template as chat_template"
         )
-    turns = example.messages
 
-    def tokens(count: int, prompt: bool) -> list[int]:
-        text = templated(tokenizer, turns[:count], prompt, example.where, example.tools)
-        return tokenizer.encode(text, add_special_tokens=False)
 
-    whole = tokens(len(turns), False)
-    refuse_silence(tokenizer, example)
-    marks = [False] * len(whole)
-    if most is not None and len(whole) > most:
-        return Encoded(tuple(whole), tuple(marks))
-    for number, turn in enumerate(turns):
-        if turn.role != "assistant" or number < example.read_turns:
-            continue
-        before, after = tokens(number, True), tokens(number + 1, False)
-        if whole[: len(before)] != before or whole[: len(after)] != after:
-            raise DataError(
-                f"{example.where}: this model's chat template changes earlier turns when later "
-                "ones follow, so the assistant's tokens cannot be told apart; use rows that end "
-                "with their only assistant turn"
-            )
-        marks[len(before) : len(after)] = [True] * (len(after) - len(before))
-    return Encoded(tuple(whole), tuple(marks))
+def _changed(example: Example) -> DataError:
+    return DataError(
+        f"{example.where}: this model's chat template changes earlier turns when later "
+        "ones follow, so the assistant's tokens cannot be told apart; use rows that end "
+        "with their only assistant turn"
+    )
+
+
+def _chats_at_once(
+    examples: Sequence[Example], tokenizer: Tokenizer, most: int | None, borders: "Borders"
+) -> list[Encoded]:
+    """What `_chat` makes of each. The tokens of a conversation's first turns are those of the whole
+    up to the last border in their text, and those of what comes after it: a few characters, which
+    mostly are the same in all rows."""
+    _refuse_no_template(examples[0], tokenizer)
+    with limited() as limit:
+        write = _writer(tokenizer, examples, limit)
+        texts = [write(example, len(example.messages), False) for example in examples]
+        for example, written in zip(examples, texts, strict=True):
+            refuse_silence(tokenizer, example, written)
+        wholes = encoded_texts(texts, tokenizer, special=False)
+        cutter, parts = _Cutter(borders, texts[0]), list[list[_Part]]()
+        held = 0
+        for example, written, whole in zip(examples, texts, wholes, strict=True):
+            known = cutter.borders(written, whole)
+            each: list[_Part] = []
+            for number in [] if most is not None and len(whole) > most else _learned(example):
+                is_last = number + 1 == len(example.messages)
+                before = write(example, number, True)
+                after = written if is_last else write(example, number + 1, False)
+                each += [cutter.part(written, known, first) for first in (before, after)]
+            parts.append(each)
+            held += sum(len(part.rest) for part in each)
+            if held > 4 * PART_SIZE:  # of a template without borders
+                return [_chat(example, tokenizer, most) for example in examples]
+    rests = list(dict.fromkeys(part.rest for each in parts for part in each))
+    tokens = dict(zip(rests, encoded_texts(rests, tokenizer, special=False), strict=True))
+    found: list[Encoded] = []
+    for example, whole, each in zip(examples, wholes, parts, strict=True):
+        marks = [False] * len(whole)
+        ends = []
+        for part in each:
+            rest = tokens[part.rest]
+            end = part.start + len(rest)
+            if whole[part.start : end] != rest:
+                raise _changed(example)
+            ends.append(end)
+        for first, last in zip(ends[::2], ends[1::2], strict=True):
+            marks[first:last] = [True] * (last - first)
+        found.append(Encoded(tuple(whole), tuple(marks)))
+    return found
+
+
+Limit = AbstractContextManager[None]
+Writer = Callable[[Example, int, bool], str]
+"""writer(example, count, prompt): its first turns as text, as `templated` has it."""
+
+
+def _is_plain(example: Example) -> bool:
+    return not example.tools and not any(turn.more for turn in example.messages)
+
+
+def _writer(tokenizer: Any, examples: Sequence[Example], limit: Limit) -> Writer:
+    """`templated` for these conversations. Half of its time goes into copies that transformers
+    makes of the turns. Plain turns need none, so they go to the compiled template; but not where
+    that is not found, or writes the first of them in another way.
+    """
+
+    def usual(each: Example, count: int, prompt: bool) -> str:
+        turns = each.messages[:count]
+        return templated(tokenizer, turns, prompt, each.where, each.tools, limit)
+
+    first = next(filter(_is_plain, examples), None)
+    if first is None:
+        return usual
+    try:
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+
+        compiled = _compile_jinja_template(tokenizer.get_chat_template())
+    except Exception:
+        return usual
+    known = {"tools": None, "documents": None, **tokenizer.special_tokens_map}
+
+    def fast(each: Example, count: int, prompt: bool) -> str:
+        if not _is_plain(each):
+            return usual(each, count, prompt)
+        turns = [{"role": turn.role, "content": turn.content} for turn in each.messages[:count]]
+        try:
+            with limit:
+                text = compiled.render(messages=turns, add_generation_prompt=prompt, **known)
+        except _TooSlow:
+            raise DataError(each.where) from None  # which goes alone then
+        except Exception:
+            text = ""
+        return text if 0 < len(text) <= MAX_TEXT else usual(each, count, prompt)
+
+    asked = (first, len(first.messages), False)
+    return fast if fast(*asked) == usual(*asked) else usual
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """Texts that are one token each wherever they stand, such as `<|im_end|>`: a tokenizer cuts a
+    text at them before anything else, so what stands on one side does not change the other side.
+
+    tokens: their ids. others: every text that is cut out at this stage, between NULs.
+    """
+
+    tokens: Mapping[str, int]
+    others: str
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "Borders | None":
+        """None: it is not known how this tokenizer cuts texts."""
+        from transformers import PreTrainedTokenizerFast as Usual
+
+        kind = type(tokenizer)
+        if not isinstance(tokenizer, Usual) or tokenizer.split_special_tokens:
+            return None
+        if any(getattr(kind, name) is not getattr(Usual, name) for name in _ENCODE):
+            return None
+        added = tokenizer.added_tokens_decoder
+        first = {token.content: (number, token) for number, token in added.items()}
+        first = {text: found for text, found in first.items() if text and not found[1].normalized}
+        tokens = {
+            text: number
+            for text, (number, token) in first.items()
+            if not (token.lstrip or token.rstrip or token.single_word or _has_space(text))
+        }
+        return cls(tokens, "\0".join(["", *first, ""]))
+
+    def is_alone(self, text: str) -> bool:
+        """Whether no other of these texts, nor the same again, can share a character with it."""
+        ends = [text[start:] for start in range(1, len(text))]
+        starts = [text[:end] for end in range(1, len(text))]
+        inner = [start[at:] for start in starts for at in range(1, len(start))]
+        return self.others.count(text) == 1 and not (
+            any(f"\0{end}" in self.others for end in ends)
+            or any(f"{start}\0" in self.others for start in starts)
+            or any(f"\0{each}\0" in self.others for each in inner)
+        )
+
+
+_ENCODE = ("encode", "_encode_plus", "apply_chat_template")
+
+
+def _has_space(text: str) -> bool:
+    return any(char.isspace() for char in text)
+
+
+class _Part(NamedTuple):
+    """The first turns of a conversation: the tokens of the whole before `start`, then those of
+    `rest`."""
+
+    start: int
+    rest: str
+
+
+class _Cutter:
+    """Finds the borders that texts have in common in each of them, and in its tokens."""
+
+    def __init__(self, borders: Borders, example: str) -> None:
+        self._tokens = {
+            text: token
+            for text, token in borders.tokens.items()
+            if text in example and borders.is_alone(text)
+        }
+        self._numbers = frozenset(self._tokens.values())
+        self._pattern = re.compile("|".join(map(re.escape, self._tokens)) or "(?!)")
+
+    def borders(self, text: str, tokens: Sequence[int]) -> list[tuple[int, int, str]]:
+        """Of each border, where it ends in the text, where it is in the tokens, and its text."""
+        places = [place for place, token in enumerate(tokens) if token in self._numbers]
+        found = [(match.end(), match.group()) for match in self._pattern.finditer(text)]
+        if [tokens[place] for place in places] != [self._tokens[each] for _, each in found]:
+            return []  # a model may write a border's token for another text
+        return [(end, place, each) for (end, each), place in zip(found, places, strict=True)]
+
+    def part(self, whole: str, borders: Sequence[tuple[int, int, str]], text: str) -> _Part:
+        """The first turns, whose text is this one, in the whole with these borders."""
+        if whole.startswith(text):
+            number = bisect_right(borders, len(text), key=itemgetter(0))
+            if number:
+                end, place, border = borders[number - 1]
+                return _Part(place, border + text[end:])
+        return _Part(0, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +432,27 @@ class EncodedSplit:
 
 
 def encoded_split(
-    examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, scored: bool = False
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    max_length: int,
+    scored: bool = False,
+    name: str = "",
 ) -> EncodedSplit:
     """Encode a split. A row longer than `max_length` is left out whole: an answer that is cut in
     the middle teaches the wrong thing, and a prompt that is cut may lack the question. Of a scored
-    row every choice must fit, since each is measured."""
+    row every choice must fit, since each is measured.
+
+    name: of sub-dataset and split, for who watches.
+    """
     kept: list[tuple[Example, Encoded]] = []
     numbers: list[int] = []
     too_long: list[str] = []
-    encoded = encoded_examples(examples, tokenizer, max_length)
+    try:
+        told = partial(_tell, name, len(examples))
+        encoded = encoded_examples(examples, tokenizer, max_length, told)
+    finally:
+        if process.progress is not None:
+            process.progress("")
     for number, (example, row) in enumerate(zip(examples, encoded, strict=True)):
         longest = _longest(example, row, tokenizer, max_length) if scored else len(row.tokens)
         if longest > max_length:
@@ -181,6 +468,11 @@ def encoded_split(
     )
 
 
+def _tell(name: str, rows: int, done: int) -> None:
+    if process.progress is not None and done < rows:
+        process.progress(f"encoding {name}: {done:,} of {rows:,} rows")
+
+
 def encoded_splits(
     name: str, splits: Mapping[str, Sequence[Example]], recipe: Recipe, tokenizer: Tokenizer
 ) -> tuple[dict[str, EncodedSplit], list[str]]:
@@ -191,7 +483,9 @@ def encoded_splits(
     for split, examples in splits.items():
         if not examples:
             continue
-        found = encoded_split(examples, tokenizer, recipe.max_length, scored=split != "train")
+        found = encoded_split(
+            examples, tokenizer, recipe.max_length, split != "train", f"{name}, {split}"
+        )
         if found.too_long:
             notes.append(
                 f"{split}: {len(found.too_long)} of {len(examples)} rows are longer than "
@@ -240,17 +534,26 @@ class _TooSlow(Exception):
 
 
 def templated(
-    tokenizer: Any, turns: Sequence[Message], prompt: bool, where: str, tools: Sequence[Any] = ()
+    tokenizer: Any,
+    turns: Sequence[Message],
+    prompt: bool,
+    where: str,
+    tools: Sequence[Any] = (),
+    limit: "Limit | None" = None,
 ) -> str:
     """A conversation as text; DataError, with the row's place, where the template fails.
 
     prompt: the assistant's turn is still to come.
     tools: the functions that may be called.
+    limit: of many conversations, the one that `limited` gave for all of them.
     """
+    if limit is None:
+        with limited() as limit:
+            return templated(tokenizer, turns, prompt, where, tools, limit)
     said = [{"role": turn.role, "content": turn.content, **turn.more} for turn in turns]
     known = {"tools": list(tools)} if tools else {}
     try:
-        with _limited():
+        with limit:
             text = tokenizer.apply_chat_template(
                 said, tokenize=False, add_generation_prompt=prompt, **known
             )
@@ -272,9 +575,12 @@ def templated(
     return text
 
 
-def refuse_silence(tokenizer: Any, example: Example) -> None:
+def refuse_silence(tokenizer: Any, example: Example, whole: str) -> None:
     """DataError where the template leaves out what it does not know: tools, their calls, and what
-    they answer. Else a model would be trained on an empty turn."""
+    they answer. Else a model would be trained on an empty turn.
+
+    whole: what the template makes of it.
+    """
 
     def text(given: Example) -> str | None:
         try:
@@ -283,7 +589,7 @@ def refuse_silence(tokenizer: Any, example: Example) -> None:
             return None
 
     for what, less in _poorer(example):
-        if text(less) == text(example):
+        if text(less) == whole:
             raise DataError(
                 f"{example.where}: this model's chat template does not write {what}; use a model "
                 "whose template knows tools, or give one as chat_template"
@@ -305,25 +611,32 @@ def _poorer(example: Example) -> Iterator[tuple[str, Example]]:
 
 
 @contextmanager
-def _limited() -> Iterator[None]:
-    """Raise `_TooSlow` after SECONDS. Only the main thread can be interrupted, and only while no
-    other code uses the alarm."""
+def limited() -> Iterator[Limit]:
+    """Gives what raises `_TooSlow` where its block takes more than SECONDS; it can be used again.
+    Only the main thread can be interrupted, and only while no other code uses the alarm."""
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(
         signal.ITIMER_REAL
     ) != (0.0, 0.0):
-        yield
+        yield nullcontext()
         return
 
     def ring(number: int, frame: object) -> None:
         raise _TooSlow
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
-        yield
+        yield _Alarm()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+
+
+class _Alarm:
+    def __enter__(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def _line(error: Exception) -> str:

@@ -123,7 +123,7 @@ def _exclusion(line: Any, where: str) -> Exclusion:
 def marked(loaded: Sequence[LoadedDataset], found: Exclusions) -> list[LoadedDataset]:
     """The sub-datasets with the numbers of their training rows that are not trained; DataError
     where a line names none of them, where no line fits a row, or where no row would be left."""
-    names = [each.spec.name for each in loaded]
+    names = [each.spec.name for each in loaded if not each.spec.is_watched]
     by_name: dict[str, list[Exclusion]] = {name: [] for name in names}
     for line in found.lines:
         if line.dataset not in by_name:
@@ -132,7 +132,7 @@ def marked(loaded: Sequence[LoadedDataset], found: Exclusions) -> list[LoadedDat
                 f"{found.at}{line.where}: {said}; name one of this recipe, or remove the line"
             )
         by_name[line.dataset].append(line)
-    result = [_marked(each, by_name[each.spec.name], found) for each in loaded]
+    result = [_marked(each, by_name.get(each.spec.name, []), found) for each in loaded]
     if not any(each.excluded for each in result):
         raise DataError(
             f"{found.at}{found.file}: no line fits a train row (found {len(found.lines):,}); "

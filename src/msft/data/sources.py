@@ -74,6 +74,8 @@ def read_splits(spec: DatasetSpec, recipe: Recipe) -> tuple[dict[str, Split], bo
     """The splits of a sub-dataset as they are read, and whether they are a benchmark's official
     ones on the hub."""
     wanted = wanted_splits(recipe)
+    if spec.is_watched and spec.benchmark is None:  # of a benchmark, exemplars are train rows
+        wanted = wanted[1:]
     if spec.benchmark in MADE:
         if spec.split_by is not None:
             raise DataError(
@@ -287,7 +289,7 @@ def path_sources(spec: DatasetSpec, folder: Path, hub: bool) -> Sources:
         return {}
     path = folder / expanded(spec.path)
     if is_folder(spec.path, path):
-        return folder_sources(path)
+        return folder_sources(path, spec.is_watched)
     return hub_sources(spec.path) if hub else {}
 
 
@@ -313,16 +315,20 @@ def is_folder(written: str, path: Path) -> bool:
     return False
 
 
-def folder_sources(path: Path) -> Sources:
-    """The splits of a folder with train, validation and test files, or of save_to_disk."""
+def folder_sources(path: Path, watched: bool = False) -> Sources:
+    """The splits of a folder with train, validation and test files, or of save_to_disk.
+
+    watched: it needs no train file.
+    """
     if is_saved(path):
         return {"train": Files((path,))}
     files = {split: Files((file,)) for split in SPLITS if (file := split_file(path, split))}
-    if "train" not in files:
+    if "train" not in files and not (watched and files):
         names = shown(sorted(entry.name for entry in path.iterdir())[:10])
         raise DataError(
             f"{path}: no train file in this folder (found {names}); expected train.jsonl "
-            f"(or {', '.join(SUFFIXES[1:])}), and likewise validation and test"
+            f"(or {', '.join(SUFFIXES[1:])}), and likewise validation and test; one that is only "
+            "scored has watch: true"
         )
     return files
 
@@ -390,9 +396,9 @@ def _benchmark_sources(
     if spec.path is not None:
         path = (recipe.folder or Path()) / expanded(spec.path)
         if is_folder(spec.path, path):
-            return folder_sources(path), False
+            return folder_sources(path, spec.is_watched), False
     elif recipe.data_dir is not None:
-        return folder_sources(_inside(recipe.data_folder(), spec)), False
+        return folder_sources(_inside(recipe.data_folder(), spec), spec.is_watched), False
     if not hub:
         return {}, True
     named = dict(zip(SPLITS, benchmark.splits, strict=True))

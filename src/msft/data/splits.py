@@ -27,7 +27,7 @@ from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.search.curves import SELECTION, TEST
 from msft.search.draws import picked, sampled
-from msft.text import counted, shown
+from msft.text import counted, listed, shown
 
 HELD_OUT_ROWS = 500
 """Validation rows of a benchmark that has none, if the recipe does not say; at most a fifth."""
@@ -93,8 +93,11 @@ def _loaded(spec: DatasetSpec, recipe: Recipe) -> list[LoadedDataset]:
     """A sub-dataset of the recipe, or with `split_by` those that it is divided into."""
     benchmark = PUBLIC.get(spec.benchmark or "")
     splits, official = read_splits(spec, recipe)
-    if "train" not in splits:
-        raise DataError(f"{spec.name}: no train split; expected one among {', '.join(splits)}")
+    if "train" not in splits and not spec.is_watched:
+        raise DataError(
+            f"{spec.name}: no train split; expected one among {', '.join(splits)}, or watch: true "
+            "for a sub-dataset that is only scored"
+        )
     said: tuple[str, ...] = ()
     if next(iter(splits.values())).format == TEXT:
         spec, said = _scored_by_loss(spec)
@@ -136,14 +139,15 @@ def _groups(benchmark: Benchmark | None, pieces: Sequence[Piece], alone: bool) -
     broad = benchmark.subject_groups if benchmark and alone else {}
     found = []
     for _, splits, _ in pieces:
-        mine = {broad.get(row.subject, "") for row in splits["train"].examples}
+        first = next(iter(splits.values()))
+        mine = {broad.get(row.subject, "") for row in first.examples}
         found.append(mine.pop() if len(mine) == 1 else "")
     return [group or POOLED for group in found] if any(found) else [usual] * len(pieces)
 
 
 def _holding_out(spec: DatasetSpec, splits: Mapping[str, Split]) -> DatasetSpec:
     """Benchmarks without validation rows hold some out from train."""
-    if "validation" in splits or spec.validation_fraction is not None:
+    if "validation" in splits or "train" not in splits or spec.validation_fraction is not None:
         return spec
     rows = spec.validation_rows or HELD_OUT_ROWS
     return replace(spec, validation_fraction=min(0.2, rows / len(splits["train"].examples)))
@@ -169,12 +173,18 @@ def divided(
     selection: str = SELECTION,
 ) -> LoadedDataset:
     """The splits that were read, divided: validation rows held out of train, splits cut to their
-    `*_rows`, `shots` exemplars set aside, overlap refused.
+    `*_rows`, `shots` exemplars set aside, overlap refused. Of a watched sub-dataset, train rows are
+    only there for exemplars and held-out rows, and are gone afterwards.
 
     official: splits as the authors published them, whose overlap is not the user's to mend.
     selection: the split that selects; where it is test, no validation rows are held out.
     """
-    given, form, notes = spec, splits["train"].format, _skipped(splits)
+    if not splits:
+        raise DataError(
+            f"{spec.name}: no rows that are scored; expected {selection} rows (a watched "
+            "sub-dataset is not trained, so its train rows are not read)"
+        )
+    given, form, notes = spec, next(iter(splits.values())).format, _skipped(splits)
     rows = {split: read.examples for split, read in splits.items()}
     if selection == TEST:
         if "test" not in rows:
@@ -190,10 +200,15 @@ def divided(
                 "validation_fraction; remove validation_fraction"
             )
         rows |= _held_out(rows["train"], spec.validation_fraction, spec.name, seed)
-    if selection not in rows:
+    if selection not in rows and not spec.is_watched:
         raise DataError(
             f"{spec.name}: no validation rows; add a validation file, or e.g. "
             "validation_fraction: 0.1"
+        )
+    if spec.guard is not None and SELECTION not in rows:
+        raise DataError(
+            f"{spec.name}: guard, but no validation rows, and test rows choose nothing; add "
+            "validation rows, or leave guard out"
         )
     rows = {split: rows.get(split, ()) for split in SPLITS}
     if official:
@@ -209,6 +224,8 @@ def divided(
             f"{spec.validation_rows} {verb} neither trained nor scored; lower validation_fraction"
         )
     exemplars, rows["train"] = _set_aside(train, rows["train"], shots, spec.name, seed)
+    if spec.is_watched:
+        rows["train"] = ()
     refuse_overlap({"train": rows["train"], "exemplars": exemplars, **rows}, spec.name)
     notes += [*repeat_notes(rows), *variation_notes(rows)]
     train = with_wrong_labels(rows["train"], spec, seed, notes)
@@ -219,11 +236,12 @@ def divided(
 
 def _skipped(splits: dict[str, Split]) -> list[str]:
     """Notes on rows that were skipped; DataError where the splits have different formats."""
-    form, notes = splits["train"].format, []
+    first, notes = next(iter(splits)), []
+    form = splits[first].format
     for split, read in splits.items():
         if read.format != form:
             raise DataError(
-                f"{read.examples[0].where}: {split} rows are {read.format}, but train rows are "
+                f"{read.examples[0].where}: {split} rows are {read.format}, but {first} rows are "
                 f"{form}; bring them into one format"
             )
         if read.skipped:
@@ -325,10 +343,24 @@ Rows = Mapping[str, Sequence[Example]]
 """The rows of each split."""
 
 
+MOST_ASKED = 1_000_000
+_asked: dict[int, tuple[Example, str]] = {}
+"""What rows ask by their `id`, with the rows, so that no other one can get the same `id`."""
+
+
 def question_of(row: Example) -> str:
     """What a row asks; two rows that ask the same are duplicates."""
     if row.asks:
         return _letters(row.asks)
+    known = _asked.get(id(row))
+    if known is None:
+        if len(_asked) == MOST_ASKED:
+            _asked.clear()
+        known = _asked[id(row)] = (row, _folded(row))
+    return known[1]
+
+
+def _folded(row: Example) -> str:
     asked: Iterable[str] = [row.prompt, *row.choices]
     if row.messages:
         asked = [f"{turn.role}: {turn.text}" for turn in row.messages[:-1]]
@@ -336,7 +368,7 @@ def question_of(row: Example) -> str:
     return folded if folded.strip("\x1f") else " ".join(row.completion.split()).casefold()
 
 
-@lru_cache(maxsize=1_000_000)
+@lru_cache(MOST_ASKED)
 def _letters(text: str) -> str:
     return _bare(text) or text
 
@@ -346,8 +378,9 @@ def _bare(text: str) -> str:
 
 
 def forget_questions() -> None:
-    """Free the cache of `question_of`, which is needed only while rows are compared."""
+    """Free the caches of `question_of`, which are needed only while rows are compared."""
     _letters.cache_clear()
+    _asked.clear()
 
 
 def refuse_overlap(rows: Rows, name: str) -> None:
@@ -440,6 +473,29 @@ def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
                     f"{other} ask"
                 )
     return notes
+
+
+def refuse_trained(watched: Mapping[str, Rows], trained: Mapping[str, Rows]) -> None:
+    """No row of a watched sub-dataset may ask what a trained row asks, however short it is: its
+    score is to say what training does to what is not trained."""
+    known: dict[str, tuple[str, Example]] = {}
+    for name, splits in trained.items():
+        for row in splits["train"]:
+            known.setdefault(question_of(row), (name, row))
+    for name, splits in watched.items():
+        rows = [row for split in SCORED for row in splits.get(split, ())]
+        same = [(row, *known[asked]) for row in rows if (asked := question_of(row)) in known]
+        if same:
+            others = list(dict.fromkeys(other for _, other, _ in same))
+            places = "; ".join(
+                f"{row.where} = {there.where} ({shown(question_of(row))})"
+                for row, _, there in same[:3]
+            )
+            raise DataError(
+                f"{same[0][0].where}: {name} is only watched, but {len(same)} of "
+                f"{counted(len(rows), 'row')} of it {'is' if len(same) == 1 else 'are'} trained in "
+                f"{listed(others)}, {_WHY['train']}: {places}; remove them from one of the two"
+            )
 
 
 def _long(rows: Sequence[Example]) -> set[str]:

@@ -85,7 +85,7 @@ def load_suited(
 def _longest(corpus: Corpus, tokenizer: Any) -> int:
     """Tokens of the longest row that is trained, or scored with its exemplars and its answer."""
     longest = 0
-    for dataset in corpus.datasets.values():
+    for dataset in corpus.scored.values():
         shots = len(tokenizer.encode(dataset.shots)) if dataset.shots else 0
         for split in (dataset.train, dataset.validation, dataset.test):
             rows = split.rows if split is not None else ()
@@ -218,23 +218,24 @@ def _settings(
 
 def load_evaluator(
     recipe: Recipe, name: str, split: str, notice: Callable[[str], None]
-) -> tuple[Evaluator, dict[str, str]]:
-    """An evaluator of any model on the sub-datasets of a recipe that have rows in this split, and
-    the group of each."""
+) -> tuple[Evaluator, dict[str, str], tuple[str, ...]]:
+    """An evaluator of any model on the sub-datasets of a recipe that have rows in this split, the
+    group of each, and those that are only watched."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows = load_rows(recipe, name)
     tokenizer, corpus = rows.tokenizer, rows.corpus
-    for dataset in corpus.datasets.values():
+    for dataset in corpus.scored.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")
-    tasks = {n: task for n, task in corpus.tasks(recipe).items() if split in task.splits}
+    scored = corpus.scored
+    every = {n: replace(t, splits=scored[n].given) for n, t in corpus.tasks(recipe).items()}
+    tasks = {name: task for name, task in every.items() if split in task.splits}
     if not tasks:
         raise RecipeError(f"no sub-dataset of this recipe has {split} rows; try --split validation")
-    for dataset in corpus.datasets.values():
+    for dataset in scored.values():
         if dataset.name not in tasks:
-            notice(
-                f"{dataset.name}: it has no {split} rows, so it is not scored and not in the mean"
-            )
+            more = "" if dataset.watched else " and not in the mean"
+            notice(f"{dataset.name}: it has no {split} rows, so it is not scored{more}")
     loaded, fast = load_suited(recipe, name, corpus, device, tokenizer, notice)
     bf16, tokens = in_bf16(recipe, device), _evaluated_tokens(recipe, device)
     predictor: Predictor
@@ -245,8 +246,9 @@ def load_evaluator(
         predictor = Decoder(loaded.model, end_tokens(loaded), tokens)
     else:
         predictor = SimplePredictor(loaded, tokens, bf16)
-    groups = {name: corpus.datasets[name].group for name in tasks}
-    return Evaluator(tasks, predictor, tokenizer), groups
+    groups = {name: scored[name].group for name in tasks}
+    watched = tuple(name for name in tasks if name in corpus.watched)
+    return Evaluator(tasks, predictor, tokenizer), groups, watched
 
 
 def _evaluated_tokens(recipe: Recipe, device: torch.device) -> int:

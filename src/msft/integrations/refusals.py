@@ -26,6 +26,7 @@ TAKEN = (
         "validation_loss",
         "samples",
         "disk_policy",
+        "early_stopping_patience",
     ),
 )
 """Keys that mean the same as in a recipe. Every other key of a recipe is refused."""
@@ -181,9 +182,10 @@ def _wrong_kind(trainer: Any) -> Iterator[str]:
     for callback in trainer.callback_handler.callbacks:
         if any(kind.__name__ == "EarlyStoppingCallback" for kind in type(callback).__mro__):
             yield (
-                "EarlyStoppingCallback stops a whole run, but msft stops each sub-dataset by "
-                "itself; remove it (trainer.remove_callback), and give "
-                'method_options={"patience": 3} for shorter roll-outs'
+                "EarlyStoppingCallback stops by evaluations of the trainer, which msft does not "
+                "make; remove it (trainer.remove_callback), and give early_stopping_patience="
+                f"{getattr(callback, 'early_stopping_patience', 3)} to methods sft and soup, or "
+                'method_options={"patience": 3} to msft and continual'
             )
 
 

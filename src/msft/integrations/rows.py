@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.data.corpus import Corpus, SubDataset, weight_note
+from msft.data.corpus import NO_ROWS, Corpus, SubDataset, weight_note
 from msft.data.encoding import EncodedSplit
-from msft.data.splits import refuse_overlap, repeat_notes, shared_between, variation_notes
+from msft.data.splits import (
+    refuse_overlap,
+    refuse_trained,
+    repeat_notes,
+    shared_between,
+    variation_notes,
+)
 from msft.engine.kernels import NO_LABEL
 from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
@@ -23,7 +29,7 @@ from msft.search.options import refuse_unknown
 from msft.text import counted, shown
 
 SPLITS = ("train", "validation", "test")
-OWN_KEYS = ("metric", "keep", "weight", "max_new_tokens")
+OWN_KEYS = ("metric", "keep", "weight", "max_new_tokens", "watch", "guard")
 """Keys of a sub-dataset in a recipe that may stand beside its splits."""
 
 
@@ -74,11 +80,13 @@ def named_splits(datasets: Any, metric: str, selection: str = SELECTION) -> list
             refuse_unknown(given, (*SPLITS, *OWN_KEYS), f"key of datasets[{name!r}]:")
         except OptionError as error:
             raise RecipeError(str(error)) from error
-        for split in ("train", TEST if selection == TEST else SELECTION):
+        needed = (TEST if selection == TEST else SELECTION,)
+        for split in (*(() if given.get("watch") else ("train",)), *needed):
             if given.get(split) is None:
+                only = "" if split in needed else "; one that is only scored has watch=True"
                 raise RecipeError(
                     f"datasets[{name!r}] has no {split} rows; a checkpoint is chosen on rows that "
-                    "were not trained: give both (Dataset.train_test_split makes two of one)"
+                    f"were not trained: give both (Dataset.train_test_split makes two of one){only}"
                 )
         for split in (split for split in SPLITS if given.get(split) is not None):
             if isinstance(given[split], str | Path) or not hasattr(given[split], "__len__"):
@@ -145,6 +153,11 @@ def corpus_of(
         }
         for spec in specs
     }
+    watched = {spec.name for spec in specs if spec.is_watched}
+    refuse_trained(
+        {name: splits for name, splits in examples.items() if name in watched},
+        {name: splits for name, splits in examples.items() if name not in watched},
+    )
     shared = shared_between(examples)
     datasets = {}
     for spec in specs:
@@ -157,20 +170,25 @@ def corpus_of(
         for row in encoded[selection]:
             marks = [token for token in row.tokens[len(row.prompt) :] if token in special]
             ends.update(marks[-1:])
-        notes = [*repeat_notes(examples[spec.name]), *variation_notes(examples[spec.name])]
-        notes += [*shared[spec.name], *weight_note(spec, len(encoded["train"]))]
+        notes = [*repeat_notes(examples[spec.name]), *shared[spec.name]]
+        if spec.name not in watched:
+            notes += variation_notes(examples[spec.name])
+            notes += weight_note(spec, len(encoded["train"]))
         datasets[spec.name] = SubDataset(
             spec,
             "trainer",
-            splits["train"],
+            splits.get("train", NO_ROWS),
             splits.get(SELECTION),
             splits.get(TEST),
             exemplars=(),
             grader=None,
             group="",
             notes=tuple(notes),
+            watched=tuple(splits) if spec.name in watched else (),
         )
-    return Corpus(datasets, selection=selection), sorted(ends)
+    apart = {name: each for name, each in datasets.items() if name in watched}
+    trained = {name: each for name, each in datasets.items() if name not in watched}
+    return Corpus(trained, selection=selection, watched=apart), sorted(ends)
 
 
 def notes_of(trainer: Any, rows: TrainerRows, corpus: Corpus) -> Iterator[str]:
@@ -182,7 +200,7 @@ def notes_of(trainer: Any, rows: TrainerRows, corpus: Corpus) -> Iterator[str]:
             "an epoch"
         )
     most = getattr(trainer.args, "max_length", None)
-    for name, dataset in corpus.datasets.items():
+    for name, dataset in corpus.scored.items():
         yield from (f"{name}: {note}" for note in dataset.notes)
         for split, found in rows.splits[name].items():
             full = sum(1 for row in found.encoded if len(row.tokens) == most)
@@ -192,6 +210,8 @@ def notes_of(trainer: Any, rows: TrainerRows, corpus: Corpus) -> Iterator[str]:
                     f"max_length ({most}) tokens; the trainer cut what was longer"
                 )
         source: Any = dataset.spec.train
+        if dataset.watched:
+            continue
         if "completion" in source[0] and all(all(row.answer) for row in dataset.train.rows):
             yield (
                 f"{name}: prompts are trained too; set completion_only_loss=True to train "

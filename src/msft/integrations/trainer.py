@@ -135,8 +135,8 @@ def train(
             adapter of peft. Its model holds the best weights afterwards.
         datasets: names with rows, `{"mine": {"train": rows, "validation": rows, "test": rows}}`,
             as the trainer takes them; `test` is optional, but with `selection_split: test` it is
-            needed and `validation` is not read. `metric`, `keep`, `weight` and
-            `max_new_tokens` may stand beside them.
+            needed and `validation` is not read. `metric`, `keep`, `weight`, `max_new_tokens` and
+            `guard` may stand beside them, or `watch=True` without `train` rows.
         output_dir: the run folder; by default `msft` in the trainer's.
         method: `msft`, `sft`, `continual`, `sro`, `soft_sro`, `soup` or `package.module:function`.
         metric: `accuracy` (the greedy answer equals the reference), `nll` (the validation loss),
@@ -146,7 +146,8 @@ def train(
             to stderr.
         keys: other keys of a recipe: `method_options`, `compute_budget`, `evals_per_epoch`,
             `peaks`, `mean`, `score_test`, `selection_split`, `report_split`, `evaluation_tokens`,
-            `validation_loss`, `samples`, `disk_policy`. All others are refused.
+            `validation_loss`, `samples`, `disk_policy`, `early_stopping_patience`. All others are
+            refused.
 
     Returns:
         `summary` (the content of `summary.json`), `best` (the folder of the model), `schedule`
@@ -210,7 +211,7 @@ class _Run:
         """The trainer's own loop calls the run once; it is as it was afterwards."""
         trainer, args = self._trainer, self._trainer.args
         before = (trainer.train_dataset, args.max_steps)
-        trainer.train_dataset = next(iter(self._rows.splits.values()))["train"].rows
+        trainer.train_dataset = self._rows.splits[next(iter(self._corpus.datasets))]["train"].rows
         args.max_steps = self._steps()
         setattr(trainer, HOOK, self._epochs)
         try:
@@ -243,7 +244,7 @@ class _Run:
 
     def _train(self) -> None:
         trainer, folder = self._trainer, self._folder
-        parts = {name: splits["train"] for name, splits in self._rows.splits.items()}
+        parts = {name: self._rows.splits[name]["train"] for name in self._corpus.datasets}
         start = folder.path / START
         if not folder.log.exists():  # left by a call that did not come as far as to start
             remove(start)
@@ -293,7 +294,7 @@ def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) 
     args = trainer.args
     schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
-    rows = sum(len(dataset["train"]) for dataset in datasets)
+    rows = sum(len(dataset["train"]) for dataset in datasets if dataset.get("train") is not None)
     steps = steps_of(rows, batch) * args.num_train_epochs
     longest = getattr(args, "max_length", None)
     given = {

@@ -427,8 +427,8 @@ def refuse_disagreement(job: Job, corpus: Corpus) -> None:
     mine = {
         "recipe": {**keys, **specs},
         "data": {
-            name: replace(corpus, datasets={name: dataset}).fingerprint()[:12]
-            for name, dataset in corpus.datasets.items()
+            name: replace(corpus, datasets={name: dataset}, watched={}).fingerprint()[:12]
+            for name, dataset in corpus.scored.items()
         },
         "packages": packages,
         "folder": {

@@ -1,13 +1,13 @@
 """Ten seconds of real training and scoring on this machine, for a forecast of time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
 
-from msft.data.corpus import Corpus, settings_for
+from msft.data.corpus import Corpus, SubDataset, settings_for
 from msft.data.encoding import EncodedSplit
 from msft.engine.build import engine_of
 from msft.engine.model.tokenizers import tokenizer_for
@@ -68,18 +68,22 @@ def calibrate(
     )
     compiling = device.type == "cuda"
     trained = training_rate(engine, place, compiling, seconds)
-    scored, sampled = scoring_rate(evaluator, list(sample.datasets), compiling, seconds)
+    scored, sampled = scoring_rate(evaluator, list(sample.scored), compiling, seconds)
     return Calibration(loading, trained, scored, sampled)
 
 
 def _sample(corpus: Corpus) -> Corpus:
     """The corpus with a few of the rows that select as validation, and all of them as test."""
-    datasets = {
-        name: replace(d, validation=_first(rows), test=rows)
-        for name, d in corpus.datasets.items()
-        for rows in [d.rows_of(corpus.selection)]
-    }
-    return replace(corpus, datasets=datasets, selection=SELECTION)
+
+    def of(datasets: Mapping[str, SubDataset]) -> dict[str, SubDataset]:
+        return {
+            name: replace(d, validation=_first(rows), test=rows)
+            for name, d in datasets.items()
+            for rows in [d.rows_of(corpus.selection)]
+        }
+
+    watched = of(corpus.watched)
+    return replace(corpus, datasets=of(corpus.datasets), watched=watched, selection=SELECTION)
 
 
 def _first(split: EncodedSplit) -> EncodedSplit:

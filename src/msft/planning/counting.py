@@ -144,6 +144,7 @@ def counted_run(
     judge, questions: for an audit: what is said of rows, and what each training row asks.
     """
     settings = replace(settings, peaks=replace(settings.peaks, by="score"))  # a script's are both
+    settings = replace(settings, guards={})  # which cost nothing
     if method.peaks is not None:
         method = replace(method, peaks=replace(method.peaks, by="score"))
     engine = CountingEngine(train, evaluation, script, 1 + settings.peaks.min_delta)
@@ -164,7 +165,8 @@ def counted_run(
         parts = (part for part in settings.mixture.parts if part.name in event.active)
         engine.follow(Mixture(tuple(parts)))
 
-    may_stop = method.rollout_options.patience is not None
+    patience = settings.early_stopping_patience or method.rollout_options.patience
+    may_stop = patience is not None
     worker = CountingWorker(engine, settings, batch_size, train, may_stop)
     store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
     history = RecordedRun(
@@ -186,6 +188,7 @@ def refuse_wrong_method(settings: Settings, method: PreparedMethod, batch_size: 
 
     The scores are not real, so whatever else goes wrong here says nothing.
     """
+    settings = replace(settings, watched={})
     rows = {name: [1] * size for name, size in settings.mixture.sizes.items()}
     free = {(name, split): 0 for name in rows for split in (SELECTION, TEST)}
     for script in (Script(lambda mixture: ()), Script(lambda mixture: mixture.active)):
@@ -296,8 +299,9 @@ class CountingEngine:
         self.evaluations += 1
         self._settle()
         tokens = sum(self._evaluation[name, split] for name in names)
-        verdicts = {name: [self._heights[name]] * FEW_ROWS for name in names}
-        return Scored({name: value(self._heights[name]) for name in names}, tokens, verdicts)
+        heights = {name: self._heights.get(name, 0.0) for name in names}  # 0.0: only watched
+        verdicts = {name: [height] * FEW_ROWS for name, height in heights.items()}
+        return Scored({n: value(height) for n, height in heights.items()}, tokens, verdicts)
 
 
 class CountingWorker(EngineWorker):
@@ -449,13 +453,13 @@ def _cases(
     settings = settings_for(recipe, corpus, method)
     cases = [
         counted_run(settings, method, recipe.train_batch_size, train, evaluation, script)
-        for script in dict.fromkeys(_scripts(method, train))
+        for script in dict.fromkeys(_scripts(method, train, settings))
     ]
     cases.sort(key=lambda case: 3 * case.tokens.train + case.tokens.evaluation)
     return Cases(cases[0], cases[-1])
 
 
-def _scripts(method: PreparedMethod, train: TrainRows) -> tuple[Script, Script]:
+def _scripts(method: PreparedMethod, train: TrainRows, settings: Settings) -> tuple[Script, ...]:
     """What makes a run of this method as cheap, and as dear, as it can be."""
     means = {name: sum(rows) / len(rows) for name, rows in train.items()}
     short, long = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
@@ -468,6 +472,9 @@ def _scripts(method: PreparedMethod, train: TrainRows) -> tuple[Script, Script]:
         tokens = {p.name: sum(train[p.name]) * p.rows / p.size for p in mixture.parts}
         return [max(mixture.candidates, key=tokens.__getitem__)]
 
+    everybody = Script(lambda mixture: mixture.active)
+    if settings.early_stopping_patience is not None:
+        return everybody, nobody, replace(nobody, favoured=long, restless=True)
     match method.name:
         case "sft" | "soup":  # one roll-out, however its curves go
             return nobody, nobody
@@ -479,7 +486,7 @@ def _scripts(method: PreparedMethod, train: TrainRows) -> tuple[Script, Script]:
             return all_but(short), all_but(long)
         case "msft" if method.options.get("drop_ties") != "all":
             return Script(largest), nobody
-    return Script(lambda mixture: mixture.active), nobody
+    return everybody, nobody
 
 
 def audit_round(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, stems: bool) -> Case:
@@ -488,7 +495,7 @@ def audit_round(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, stems: boo
 
     stems: as for `evaluation_sizes`.
     """
-    tasks = _silent(corpus.tasks(recipe))
+    tasks = _silent(corpus.tasks(recipe, watched=False))
     train = {name: each.train for name, each in corpus.datasets.items()}
     seen = sum(sum(_written(task, task.splits[SELECTION])) for task in tasks.values())
     written = {name: _written(tasks[name], rows) for name, rows in train.items()}

@@ -119,7 +119,9 @@ def forecast_of(
         **({"trainable": trained, "frozen": shape.parameters} if trained else {}),
         "device": room.kind,
         "method": recipe.method,
+        "early_stopping_patience": recipe.early_stopping_patience,
         "datasets": {name: _dataset(corpus, name, evaluations) for name in corpus.datasets},
+        "watched": {name: _splits(name, evaluations) for name in corpus.watched},
         "epoch": _epoch(recipe, corpus),
         "selection_split": corpus.selection,
         "evaluation": _evaluation(evaluations, corpus.selection),
@@ -245,10 +247,14 @@ def _dataset(corpus: Corpus, name: str, evaluations: EvaluationSizes) -> dict[st
         "rows": len(lengths),
         "tokens": sum(lengths),
         "longest": max(lengths),
-        **{
-            split: asdict(evaluations[name, split]) if (name, split) in evaluations else None
-            for split in (SELECTION, TEST)
-        },
+        **_splits(name, evaluations),
+    }
+
+
+def _splits(name: str, evaluations: EvaluationSizes) -> dict[str, Any]:
+    return {
+        split: asdict(evaluations[name, split]) if (name, split) in evaluations else None
+        for split in (SELECTION, TEST)
     }
 
 

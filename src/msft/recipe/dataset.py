@@ -170,6 +170,23 @@ def _variables(given: Any) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """What a result may lose of a sub-dataset.
+
+    max_drop: in score units, against the base model; a checkpoint that surely loses more is no
+        result.
+    """
+
+    max_drop: Annotated[float, Ge(0)] = -1.0  # it must be given
+
+    def __post_init__(self) -> None:
+        if self.max_drop < 0:
+            raise OptionError(
+                "guard does not say what it allows; write e.g. guard: {max_drop: 0.02}", "max_drop"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetSpec:
     """A sub-dataset as the recipe names it.
 
@@ -196,6 +213,8 @@ class DatasetSpec:
     split_min_rows: values with fewer training rows are pooled as `name.other`.
     skip_bad_rows: a row that cannot be read is skipped and counted instead of refused.
     label_noise: this share of the training rows gets a wrong choice, for studies.
+    watch: it is scored and never trained, as is one of `validation` or `test` alone.
+    guard: what the result may lose of it at most.
     """
 
     name: Annotated[str, AfterValidator(_name)]
@@ -222,6 +241,26 @@ class DatasetSpec:
     skip_bad_rows: bool = False
     label_noise: Annotated[float, Interval(ge=0, le=1)] = 0.0
     weight: Annotated[float, Interval(gt=0, le=MOST_COPIES)] = 1.0
+    watch: bool = False
+    guard: Guard | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its rows come from files that the recipe names, split by split."""
+        return self.path is None and self.benchmark is None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it is only scored: it says so, or has rows to be scored and none to be trained,
+        nor a key that is about training."""
+        scored = self.validation is not None or self.test is not None
+        only_scored = self.is_own and scored and not self._keys_of_training()
+        return self.train is None and (self.watch or only_scored)
+
+    def _keys_of_training(self) -> list[str]:
+        """The keys about training rows that are given."""
+        defaults = {each.name: each.default for each in fields(self)}
+        return [key for key in _OF_TRAINING if getattr(self, key) != defaults[key]]
 
     @staticmethod
     def from_mapping(
@@ -310,18 +349,60 @@ class DatasetSpec:
                 "both validation and validation_fraction; keep the one you mean",
                 ("validation_fraction",),
             )
-        if self.train is None and self.path is None and self.benchmark is None:
+        if self.is_own and self.train is None and not self.is_watched:
             yield RecipeError(
                 "neither train, path nor benchmark; add `train: ` with a .jsonl, .json, "
-                ".csv, .tsv or .parquet file",
+                ".csv, .tsv or .parquet file (one that is only watched has validation or test "
+                "alone)",
                 ("train",),
                 because=("path", "benchmark"),
             )
+        elif self.watch and self.train is not None:
+            yield RecipeError(
+                "both watch and train; watch: true is for one that is scored and never trained: "
+                "leave one of the two out",
+                ("watch",),
+                because=("train",),
+            )
+        elif self.is_watched:
+            yield from self._of_watched()
         if self.train is not None and self.path is not None and self.benchmark is None:
             yield RecipeError(
                 "both train and path; keep train for a file, or path for a folder or a hub name",
                 ("path",),
             )
+
+    def _of_watched(self) -> Iterator[RecipeError]:
+        """What a sub-dataset that is only watched has no use for."""
+        if self.is_own and self.validation is None and self.test is None:
+            yield RecipeError(
+                "watch is true, but it names no rows; add `validation: ` with a file",
+                ("watch",),
+                because=("validation", "test"),
+            )
+        given = self._keys_of_training()
+        given += ["num_fewshot"] if self.is_own and self.num_fewshot else []
+        for key in given:
+            yield RecipeError(
+                f"{key} is {shown(getattr(self, key))}, but it is only watched and has no training "
+                f"rows; leave {key} out",
+                (key,),
+                because=("watch", "train"),
+            )
+        if self.guard is not None and self.is_own and self.validation is None:
+            yield RecipeError(
+                "guard, but no validation rows, and test rows choose nothing; give its rows as "
+                "validation, or leave guard out",
+                ("guard",),
+                because=("validation",),
+            )
+
+
+_OF_TRAINING = (
+    *("train_rows", "validation_fraction", "keep", "weight", "label_noise"),
+    *("split_by", "split_min_rows"),
+)
+"""Keys that say nothing of a sub-dataset that is only watched."""
 
 
 _STAND_INS: dict[str, Any] = {"train": "x.jsonl", "validation_fraction": 0.1, "test": "x.jsonl"}

@@ -7,7 +7,7 @@ what was expected and what to do.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from msft.search.feeds import Mixture
 from msft.search.methods import (
     METHODS,
     ROLLING_BACK,
+    STOPPING_EARLY,
     FirstRollout,
     PreparedMethod,
     Rehearsal,
@@ -106,6 +107,7 @@ class Recipe:
     datasets: dicts are taken too, in any sequence; a tuple of specs once it is built.
     compute_budget: epochs of one roll-out (msft, continual).
     num_train_epochs: epochs of the other methods.
+    early_stopping_patience: end after so many evaluations in a row without a better mean.
     train_batch_size: samples of one optimizer step over all devices.
     max_grad_norm: 0 turns clipping off, as in the paper.
     gradient_checkpointing: auto uses it only if a batch does not fit into memory without it.
@@ -161,6 +163,7 @@ class Recipe:
     compute_budget: Annotated[float, Gt(0)] = 3
     num_train_epochs: Annotated[float, Gt(0)] = 10
     evals_per_epoch: Annotated[int, Interval(ge=1, le=1000)] = 4
+    early_stopping_patience: Annotated[int | None, Ge(1)] = None
     learning_rate: Annotated[float, Gt(0)] = 1e-5
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant"
     warmup_steps: Annotated[int, Ge(0)] = 0
@@ -308,7 +311,7 @@ class Recipe:
         settle("peaks", rule.recorded())
 
         # The method is prepared once. Its rehearsal finds what it has against its own options.
-        names = [spec.name for spec in specs] or ["x"]
+        names = [spec.name for spec in specs if not spec.is_watched] or ["x"]
         mixture = Mixture.of(dict.fromkeys(names, 1))
         how: dict[str, Any] = {"compute_budget": ticks["compute_budget"], "peaks": rule}
         options = {**by_method.get(self.method, {}), **own}
@@ -316,7 +319,11 @@ class Recipe:
         settle("prepared", prepared)
         if prepared and self.method in METHODS:
             run = Rehearsal(
-                mixture, ticks["compute_budget"], ticks["num_train_epochs"], self.evals_per_epoch
+                mixture,
+                ticks["compute_budget"],
+                ticks["num_train_epochs"],
+                self.evals_per_epoch,
+                self.early_stopping_patience,
             )
             try:
                 settle("first_rollout", rehearse(prepared.carry_out, run))
@@ -449,6 +456,7 @@ class Recipe:
                     spec[split] = f"<{len(spec[split])} rows in memory>"
                 elif isinstance(spec[split], tuple):
                     spec[split] = list(spec[split])
+            spec["guard"] = spec["guard"] and asdict(spec["guard"])
         return dump({**keys, "datasets": specs})
 
 
@@ -583,6 +591,7 @@ def _contradictions(recipe: Recipe) -> Iterator[RecipeError]:
     """Keys that do not go together."""
     yield from _of_datasets(recipe)
     yield from _of_selection(recipe)
+    yield from _of_early_stopping(recipe)
     yield from _of_peaks(recipe)
     yield from _of_adapter(recipe)
     yield from _of_schedule(recipe)
@@ -606,7 +615,15 @@ def _of_datasets(recipe: Recipe) -> Iterator[RecipeError]:
                 f"name {spec.name!r} is taken by {other!r} already{how}; choose another",
                 ("datasets", number, "name"),
             )
-    metrics = sorted({spec.metric for spec in recipe.datasets})
+    if recipe.datasets and all(spec.is_watched for spec in recipe.datasets):
+        yield RecipeError(
+            f"datasets: {listed([spec.name for spec in recipe.datasets])} "
+            f"{'is' if len(recipe.datasets) == 1 else 'are'} only watched, so there is nothing to "
+            "train; add a sub-dataset with `train: `",
+            ("datasets", 0, "train"),
+            because=("watch", "validation", "test"),
+        )
+    metrics = sorted({spec.metric for spec in recipe.datasets if not spec.is_watched})
     if recipe.mean == "pooled" and len(metrics) > 1:
         yield RecipeError(
             f"mean is pooled, but the sub-datasets have the metrics {', '.join(metrics)}, "
@@ -630,6 +647,8 @@ def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
                 ("datasets", number, "test"),
                 because=("selection_split",),
             )
+        if spec.is_watched:
+            continue
         if not on_test and spec.validation is None and spec.validation_fraction is None:
             yield RecipeError(
                 f"sub-dataset {spec.name!r}: neither validation nor validation_fraction, but a "
@@ -638,6 +657,21 @@ def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
                 ("datasets", number, "validation"),
                 because=("validation_fraction",),
             )
+    for number, spec in enumerate(recipe.datasets):
+        if on_test and spec.guard is not None:
+            yield RecipeError(
+                f"sub-dataset {spec.name!r}: guard, but selection_split is test, and a guard looks "
+                "at validation rows; leave one of them out",
+                ("datasets", number, "guard"),
+                because=("selection_split",),
+            )
+    if on_test and recipe.early_stopping_patience is not None:
+        yield RecipeError(
+            f"early_stopping_patience is {recipe.early_stopping_patience}, but selection_split is "
+            "test, and training may not end by test scores; leave one of them out",
+            ("early_stopping_patience",),
+            because=("selection_split",),
+        )
     if on_test and recipe.score_test != "best":
         yield RecipeError(
             f"score_test is {recipe.score_test}, but selection_split is test, so every point is "
@@ -652,6 +686,28 @@ def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
             ("validation_loss",),
             because=("selection_split",),
         )
+
+
+_ENDS_OTHERWISE = {
+    "msft": "a roll-out of it ends after compute_budget, or by method_options: {patience: …}",
+    "continual": "a roll-out of it ends after compute_budget, or by method_options: {patience: …}",
+    "sro": "it needs the peak of every sub-dataset",
+    "soft_sro": "it needs the peak of every sub-dataset",
+}
+
+
+def _of_early_stopping(recipe: Recipe) -> Iterator[RecipeError]:
+    """Only methods of one roll-out may end before it does."""
+    if recipe.early_stopping_patience is None or recipe.method in STOPPING_EARLY:
+        return
+    why = _ENDS_OTHERWISE.get(recipe.method, "a method of your own says itself when it ends")
+    yield RecipeError(
+        f"early_stopping_patience is {recipe.early_stopping_patience}, but method {recipe.method} "
+        f"does not take it: {why}; leave it out, or use {', '.join(STOPPING_EARLY[:-1])} or "
+        f"{STOPPING_EARLY[-1]}",
+        ("early_stopping_patience",),
+        because=("method",),
+    )
 
 
 def _of_schedule(recipe: Recipe) -> Iterator[RecipeError]:
@@ -704,7 +760,8 @@ def _of_peaks(recipe: Recipe) -> Iterator[RecipeError]:
     """Peaks by probability need choices, which are compared where the metric is accuracy; whether
     rows have some is seen when they are read."""
     for spec in recipe.datasets:
-        if recipe.peak_rule.by == "probability" and spec.metric != "accuracy":
+        chooses = recipe.peak_rule.by == "probability" and not spec.is_watched
+        if chooses and spec.metric != "accuracy":
             yield RecipeError(
                 f"peaks.by is probability, but sub-dataset {spec.name!r} has the metric "
                 f"{spec.metric}, which compares no choices; use peaks.by: score, or metric: "
@@ -746,11 +803,24 @@ def _remarks(
     if ours and other in keys and meant:
         at, length = place_of((other,), "", places), getattr(recipe, used)
         yield f"{at}{other} is not used by {recipe.method}; {used} ({length:g}) is"
-    alone = len(recipe.datasets) == 1 and recipe.datasets[0].split_by is None
+    trained = [spec for spec in recipe.datasets if not spec.is_watched]
+    alone = len(trained) == 1 and trained[0].split_by is None
     if alone and ours and recipe.method not in ("sft", "soup"):
         yield (
             f"there is one sub-dataset only, so {recipe.method} has nothing to weigh against it; "
             "method: sft gives the best checkpoint too, and costs less"
+        )
+    for spec in recipe.datasets:
+        if spec.is_watched and not spec.watch:
+            yield (
+                f"{spec.name}: no train rows are named, so it is scored and never trained (watch: "
+                "true says so, too)"
+            )
+    guarded = [spec.name for spec in recipe.datasets if spec.guard is not None]
+    if guarded and recipe.method in ("continual", "soup"):
+        yield (
+            f"guard of {listed(guarded)}: {recipe.method} does not choose its result by scores, so "
+            "guards are reported and refuse no checkpoint"
         )
     if recipe.chat_template is not None:
         inline = is_template(recipe.chat_template)

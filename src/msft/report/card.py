@@ -6,6 +6,8 @@ from typing import Any
 
 from msft.report.comparison_tables import average_in_words
 from msft.report.findings import Findings, certainty_of, result_texts
+from msft.report.tables import markdown
+from msft.report.watched import watched_table
 from msft.report.wording import MEAN_OF_GAINS
 from msft.run.history import Exclusion, History, adapter_of, schedule_of, summary_of
 from msft.search.curves import SELECTION, TEST
@@ -69,6 +71,8 @@ def card_of(
     if without := history.untested(best["checkpoint"]):
         text = in_markdown(no_test_mean(without))
         lines += ["", f"{text[0].upper()}{text[1:]}."]
+    if table := watched_table(history):
+        lines += ["", markdown(table).rstrip()]
     if report_split != TEST and not history.selected_on_test:
         lines += ["", "Validation reports, as in the paper (`report_split: selection`)."]
     if history.mixed:
@@ -125,10 +129,10 @@ def _origin(history: History, summary: dict[str, Any]) -> str:
 
 def _departures(history: History, found: Findings) -> list[str]:
     """Who left on the way to this checkpoint; what happened after it is of no concern to it."""
-    last = place_of(history.reach(history.best or BASE))[0]
-    left = [each for each in history.exclusions if last > each.stage]
+    left = history.path_exclusions(history.best or BASE)
     if not left:
         return []
+    last = place_of(history.reach(history.best or BASE))[0]
     names = [*dict.fromkeys(each.name for each in left)]
     rehearsed = history.stages[last].asked.rehearsed
     stayed = [f"{rehearsed[name]} rows of {name}" for name in names if name in rehearsed]

@@ -52,6 +52,7 @@ from msft.report.comparison_tables import (
     places_table,
     seed_table,
     spread_table,
+    watched_methods,
 )
 from msft.report.page import (
     FOLDER,
@@ -302,6 +303,7 @@ def _means(comparison: Comparison) -> dict[str, Number]:
 
 
 _AFTER: tuple[Callable[[Comparison], Table | None], ...] = (
+    watched_methods,
     ablation_table,
     averages_table,
     seed_table,
@@ -465,7 +467,7 @@ def write_files(report: ComparisonReport, out: Path) -> list[Path]:
     return files
 
 
-OPEN = ("main", "scores", "datasets", "seeds", "flops")
+OPEN = ("main", "scores", "datasets", "watched", "seeds", "flops")
 """Keys of what a page shows at once: who is better on what, how sure that is, and what it costs.
 All else is folded."""
 

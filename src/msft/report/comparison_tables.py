@@ -556,6 +556,42 @@ MOST_NAMED = 12
 """Ticks of an average that are named one by one."""
 
 
+def watched_methods(comparison: Comparison) -> Table | None:
+    """What each method did to each watched sub-dataset; None where no run watches one."""
+    runs = {m.label: [run.history for run in m.over(comparison.seeds)] for m in comparison.methods}
+    every = [history for histories in runs.values() for history in histories]
+    names = [*dict.fromkeys(name for history in every for name in history.watched)]
+    if not names:
+        return None
+    guarded = any(history.guards for history in every)
+    watching = {n: next(history for history in every if n in history.watched) for n in names}
+    base = {n: watching[n].seen(BASE)[n].value for n in names if n in watching[n].seen(BASE)}
+    units = {name: watching[name].unit_of(name) for name in names}
+    rows = [TableRow(BASE_ROW, tuple(score_cell(base.get(n), units[n]) for n in names))]
+    for label, histories in runs.items():
+        bests = [(history, history.seen(history.best or BASE)) for history in histories]
+        cells = list[Cell]()
+        for name in names:
+            found = known_mean([s[name].value if name in s else None for _, s in bests])
+            gap = minus(found, base.get(name))
+            cells.append(score_cell(found, units[name], gap=gap))
+        rows.append(TableRow(label, tuple(cells)))
+    if guarded:
+        kept = [sum(h.keeps(h.best or BASE) is True for h in each) for each in runs.values()]
+        said = [f"{n} of {len(each)}" for n, each in zip(kept, runs.values(), strict=True)]
+        ends = [EMPTY, *map(Cell, said)]
+        rows = [TableRow(r.name, (*r.cells, end)) for r, end in zip(rows, ends, strict=True)]
+    return Table(
+        "watched",
+        "Watched sub-datasets",
+        f"Scores on {comparison.selection} of what is never trained; in no mean. Behind a score: "
+        "the change against the base model."
+        + (" Guards kept: by how many results." if guarded else ""),
+        ("method", *names, *(["guards kept"] if guarded else [])),
+        tuple(rows),
+    )
+
+
 def average_in_words(history: History) -> str:
     """What was averaged, where the result is an average."""
     parts = history.average_of or ()

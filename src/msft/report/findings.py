@@ -31,6 +31,7 @@ from typing import Any, Literal
 from msft.report.branches import epochs_to, head_of
 from msft.report.compare.runs import mean_at
 from msft.report.compare.statistics import Z95, RecordedRows, paired_together, sign_test
+from msft.report.watched import guard_texts
 from msft.report.wording import (
     MEAN_OF_GAINS,
     Unit,
@@ -249,6 +250,7 @@ class Findings:
     base_is_best: the result is the model that was given.
     worse_than_base: the method's own result is not better than that model.
     shortfall: the result is an average, and below a tick of the same training.
+    guards: sentences about a result that guards decided, or that breaks one.
     selection: the split that all of this was found on.
     """
 
@@ -260,6 +262,7 @@ class Findings:
     base_is_best: bool = False
     worse_than_base: bool = False
     shortfall: Shortfall | None = None
+    guards: tuple[str, ...] = ()
     selection: str = SELECTION
 
 
@@ -301,6 +304,7 @@ def findings_of(
         base_is_best=best == BASE,
         worse_than_base=best != BASE and not _is_better(history, best),
         shortfall=shortfall_of(history, rows),
+        guards=tuple(guard_texts(history)),
         selection=history.selection,
     )
 
@@ -594,6 +598,7 @@ def findings_content(found: Findings) -> dict[str, Any]:
             "difference": float(short.gap),
             "p": short.p,
         },
+        **({"guards": [*found.guards]} if found.guards else {}),
         "text": finding_texts(found),
     }
 
@@ -613,8 +618,8 @@ def _departure_content(left: Departure) -> dict[str, Any]:
 
 def result_texts(found: Findings, headline: bool = False) -> list[str]:
     """Sentences about the result; headline: as in `finding_texts`."""
-    texts: list[str] = []
-    if found.base_is_best and not headline:
+    texts = [*found.guards]
+    if found.base_is_best and not found.guards and not headline:
         texts.append(
             "The best checkpoint is the model you gave: nothing that was trained is better on "
             f"{found.selection}."

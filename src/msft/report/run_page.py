@@ -43,6 +43,7 @@ from msft.report.page import (
 )
 from msft.report.sections import page_figures, run_sections
 from msft.report.tables import EMPTY, Cell, Table, TableRow
+from msft.report.watched import watched_table
 from msft.report.wording import (
     NOTHING,
     Unit,
@@ -212,6 +213,7 @@ _ENDED_BY = {
     "max_stages": ", until max_stages",
     "max_epochs": ", until max_epochs",
     "budget": ", as planned",
+    "early_stopping": ", until the mean had stopped rising",
 }
 
 
@@ -226,6 +228,8 @@ def sentence(history: History, status: str, reports: str = TEST) -> str:
             return f"{method} was stopped before anything was scored."
         return f"{method} has only begun: nothing is scored yet."
     nothing = "nothing is better than the base model, which has"
+    if history.best_refused is not None:
+        nothing = "nothing that keeps its guards is better than the base model, which has"
     openings = {
         ("finished", False): f"{method} reached",
         ("running", False): f"{method} is still running; so far it reached",
@@ -288,6 +292,9 @@ def choice_text(history: History, summary: Mapping[str, Any]) -> str:
             f"{history.selection.capitalize()} chose checkpoint {best} from {candidates}. It lies "
             f"{path} from the base model."
         )
+    if history.refused and not history.reported:
+        keep = "do" if len(history.refused) > 1 else "does"
+        chosen += f" {counted(len(history.refused), 'checkpoint')} {keep} not keep a guard."
     return f"{chosen} {trained}"
 
 
@@ -425,6 +432,7 @@ def _content(
         "notes": notes(history, summary["status"], reports),
         "facts": facts_of([RunOnDisk(folder, history, summary)]),
         "scores": score_table(history, intervals),
+        "watched": watched_table(history),
         "decided": decided,
         "decisions": decisions,
         "decisions_text": _HOW.get(history.start.method, "" if decided else _HOW_NOT),

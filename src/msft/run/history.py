@@ -47,7 +47,7 @@ from msft.search.curves import (
     overall,
     overall_height,
 )
-from msft.search.falls import Fall
+from msft.search.falls import Drop, Fall
 from msft.search.rollout import BASE, LEAN, CheckpointId, DiskPolicy, checkpoint_id, place_of
 from msft.store.store import Disk
 from msft.text import shown
@@ -97,10 +97,17 @@ class History:
     rule: where a curve peaks; mean_rule: how the scores of sub-datasets make one number.
     selection: the split that decided and chose: validation, or test as in the paper's protocol.
     tested: the sub-datasets that have rows in the test split.
+    watched: sub-datasets that are scored and never trained, each with the splits that it has rows
+        of. They are in no mean: their scores are kept apart, and `seen` gives them.
+    guards: of sub-datasets, the drop from the base model that a result may surely have at most.
+    early_stopping_patience: of a roll-out, the evaluations without a better mean that end it.
     disk_policy: which checkpoints were on disk.
     scores: by split and checkpoint.
     patterns: of each sub-dataset the score whose kind later ones have, the base model's.
+    drops: by checkpoint, what the guards say.
     candidates: how many eligible, fully scored points there are; best_tick: the best of them.
+    refused: those that are not eligible because a guard is not kept; best_refused: the best of
+        them, where its mean is higher than that of the best tick.
     best: what the run reports: the method's own word (`reported`), else the best tick.
     found: of an audit, what each round found.
     """
@@ -109,6 +116,9 @@ class History:
     mean_rule: MeanRule
     evals_per_epoch: int
     tested: Sequence[str]
+    watched: Mapping[str, Sequence[str]]
+    guards: Mapping[str, float]
+    early_stopping_patience: int | None
     disk_policy: str
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
@@ -117,16 +127,20 @@ class History:
         self.stages: list[Stage] = []
         self.scores: dict[str, dict[CheckpointId, dict[str, Score]]] = {SELECTION: {}, TEST: {}}
         self.patterns: dict[str, Score] = {}
+        self.drops: dict[CheckpointId, dict[str, Drop]] = {}
         self.tokens = Tokens()
         self.disk: list[Disk] = []
         self.averages: dict[CheckpointId, AverageEvent] = {}
         self.candidates = 0
         self.best: CheckpointId | None = None
         self.best_tick: CheckpointId | None = None
+        self.refused: list[CheckpointId] = []
         self.reported: CheckpointId | None = None
         self.found: list[FoundEvent] = []
         self.ended: EndEvent | None = None
         self._best_height: Number = 0
+        self._watched_scores: dict[str, dict[CheckpointId, dict[str, Score]]]
+        self._watched_scores = {SELECTION: {}, TEST: {}}
         for event in events:
             self.add(event)
 
@@ -139,6 +153,9 @@ class History:
                 self.evals_per_epoch = int(settings["evals_per_epoch"])
                 self.selection = selection_of(event)
                 self.tested = settings.get("tested", [*event.datasets])
+                self.watched = settings.get("watched", {})
+                self.guards = settings.get("guards", {})
+                self.early_stopping_patience = settings.get("early_stopping_patience")
                 self.disk_policy = str(settings.get("disk_policy", LEAN))
             case RolloutEvent():
                 self.stages.append(Stage(event, [event.start]))
@@ -148,12 +165,12 @@ class History:
                 stage.checkpoints.append(event.checkpoint)
                 self.disk.append(event.disk)
                 self.tokens += event.tokens
-                self._score(self.selection, event.checkpoint, event.scores)
+                self._score(self.selection, event.checkpoint, event.scores, event.guards)
             case AverageEvent():
                 self.averages[event.checkpoint] = event
             case ScoresEvent():
                 self.tokens += event.tokens
-                self._score(event.split, event.checkpoint, event.scores)
+                self._score(event.split, event.checkpoint, event.scores, event.guards)
             case FallsEvent():
                 self.stages[event.rollout].falls = event.falls
             case JudgedEvent():
@@ -201,6 +218,47 @@ class History:
         """The sub-datasets that have no score at a checkpoint."""
         return [name for name in self.start.datasets if name not in self.known(checkpoint, split)]
 
+    def seen(self, checkpoint: CheckpointId, split: str | None = None) -> Scores:
+        """As `known`, of the watched sub-datasets. Those without validation rows have the scores of
+        their test rows on the split that selects."""
+        return self._watched_scores[split or self.selection].get(checkpoint, {})
+
+    def score_of(self, checkpoint: CheckpointId, name: str) -> Score:
+        """The score of a sub-dataset, watched or not, on the split that selects."""
+        scores = self.seen(checkpoint) if name in self.watched else self.known(checkpoint)
+        return scores[name]
+
+    def unscored(self, checkpoint: CheckpointId, split: str) -> list[str]:
+        """What can be scored on a split and has no score at a checkpoint, watched ones last."""
+        selects, seen = split == self.selection, self.seen(checkpoint, split)
+        names = [n for n in self.missing(checkpoint, split) if selects or n in self.tested]
+        watched = [n for n, splits in self.watched.items() if selects or split in splits[1:]]
+        return [*names, *(name for name in watched if name not in seen)]
+
+    def keeps(self, checkpoint: CheckpointId) -> bool | None:
+        """Whether a checkpoint keeps every guard; None while a guard has no rows of it."""
+        if checkpoint == BASE:
+            return True
+        drops = self.drops.get(checkpoint, {})
+        if any(not drop.kept for drop in drops.values()):
+            return False
+        return True if drops.keys() >= self.guards.keys() else None
+
+    @property
+    def best_refused(self) -> CheckpointId | None:
+        best: CheckpointId | None = None
+        height = self._best_height
+        for checkpoint in self.refused:
+            found = self.height(checkpoint)
+            if found > height:
+                best, height = checkpoint, found
+        return best
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether guards take part in the choice of the result; else they are only reported."""
+        return bool(self.guards) and self.reported is None
+
     def untested(self, checkpoint: CheckpointId) -> list[str]:
         """The sub-datasets without test rows, where others are scored on test at a checkpoint."""
         return [name for name in self.missing(checkpoint, TEST) if name not in self.tested]
@@ -208,6 +266,10 @@ class History:
     def mean(self, checkpoint: CheckpointId, split: str | None = None) -> Number:
         """The mean over all sub-datasets, by the recipe's rule."""
         return overall(self.known(checkpoint, split), self.known(BASE, split), self.mean_rule)
+
+    def height(self, checkpoint: CheckpointId) -> Number:
+        """The mean on the split that selects, turned so that higher is better."""
+        return overall_height(self.known(checkpoint), self.known(BASE), self.mean_rule)
 
     def has_mean(self, checkpoint: CheckpointId, split: str | None = None) -> bool:
         """Whether the mean is known: every sub-dataset has a score, for a mean of gains at the base
@@ -222,7 +284,8 @@ class History:
 
     def unit_of(self, name: str) -> Metric:
         """The metric of a sub-dataset, from the first of its scores."""
-        for scores in (self.known(BASE), *self.scores[self.selection].values()):
+        apart = self._watched_scores if name in self.watched else self.scores
+        for scores in (self.known(BASE), *apart[self.selection].values()):
             if name in scores:
                 return scores[name].metric
         return "value"
@@ -244,6 +307,11 @@ class History:
             for name in decision.names
         ]
 
+    def path_exclusions(self, checkpoint: CheckpointId) -> list[Exclusion]:
+        """Who left on the way to a checkpoint, in order; what happened after it does not count."""
+        last = place_of(self.reach(checkpoint))[0]
+        return [each for each in self.exclusions if each.stage < last]
+
     def curve(self, stage: int, name: str) -> Curve:
         """Heights of an active sub-dataset over a roll-out, its start included."""
         checkpoints = self.stages[stage].checkpoints
@@ -261,10 +329,22 @@ class History:
             checkpoint = self.stages[rollout].asked.start
         return legs[::-1]
 
-    def _score(self, split: str, checkpoint: CheckpointId, scores: Scores) -> None:
+    def _score(
+        self,
+        split: str,
+        checkpoint: CheckpointId,
+        scores: Scores,
+        guards: Mapping[str, Drop],
+    ) -> None:
+        """Take in scores. Those of watched sub-datasets go elsewhere, so that no mean has them."""
         held = self.scores[split].setdefault(checkpoint, {})
         was_full = len(held) == len(self.start.datasets)
-        held.update(scores)
+        held.update({name: score for name, score in scores.items() if name not in self.watched})
+        apart = {name: score for name, score in scores.items() if name in self.watched}
+        if apart:
+            self._watched_scores[split].setdefault(checkpoint, {}).update(apart)
+        if guards:
+            self.drops.setdefault(checkpoint, {}).update(guards)
         for name, score in scores.items():
             self.patterns.setdefault(name, score)
             if score.metric == "value" != self.patterns[name].metric:  # in older logs
@@ -273,14 +353,17 @@ class History:
             self._consider(checkpoint)
 
     def _consider(self, checkpoint: CheckpointId) -> None:
-        """Highest mean wins, the earlier (roll-out, tick) on a tie; averages take no part."""
+        """Highest mean wins, the earlier (roll-out, tick) on a tie; averages take no part, nor who
+        does not keep a guard."""
         if checkpoint in self.averages:
             return
         if checkpoint != BASE and not self.stages[place_of(checkpoint)[0]].asked.eligible:
             return
+        if self.guards and not self.keeps(checkpoint):
+            self.refused.append(checkpoint)
+            return
         self.candidates += 1
-        known, base = self.known(checkpoint), self.known(BASE)
-        height, best = overall_height(known, base, self.mean_rule), self.best_tick
+        height, best = self.height(checkpoint), self.best_tick
         if best is not None and not height > self._best_height:
             tie = height == self._best_height
             if not tie or place_of(best) < place_of(checkpoint):
@@ -359,15 +442,19 @@ def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> st
                 return f"there is no roll-out {event.rollout}"
         case EndEvent():
             asked = [event.best]
-    unknown = [name for name in names if name not in history.opened.datasets]
+    scored = isinstance(event, PointEvent | ScoresEvent)
+    watched = history.watched if scored else {}
+    known_names = {*history.opened.datasets, *watched}
+    unknown = [name for name in names if name not in known_names]
     missing = [checkpoint for checkpoint in asked if checkpoint not in made]
     if unknown or missing:
         what = f"sub-dataset {shown(unknown[0])}" if unknown else f"checkpoint {missing[0]}"
         return f"the {what} is not one of this run"
-    if isinstance(event, PointEvent | ScoresEvent) and any(
-        s.count < 1 for s in event.scores.values()
-    ):
-        return "a score is one of no rows"
+    if isinstance(event, PointEvent | ScoresEvent):
+        if any(s.count < 1 for s in event.scores.values()):
+            return "a score is one of no rows"
+        if not event.guards.keys() <= history.guards.keys() & event.scores.keys():
+            return "a guard stands there of a sub-dataset that has none, or no score"
     return None
 
 
@@ -380,7 +467,9 @@ def _setting_fault(opened: RunEvent) -> str | None:
     whole = ("evals_per_epoch", "compute_budget", "train_ticks")
     wrong = [key for key in whole if type(settings[key]) is not int or settings[key] < 1]
     wrong += [key for key in ("mean",) if settings[key] not in get_args(MeanRule)]
-    nested = ("method", "rollout", "adapter")
+    patience = settings.get("early_stopping_patience", 1)
+    wrong += ["early_stopping_patience"] if type(patience) is not int or patience < 1 else []
+    nested = ("method", "rollout", "adapter", "watched", "guards")
     wrong += [key for key in nested if not isinstance(settings.get(key, {}), dict)]
     younger = {"disk_policy": DiskPolicy, "selection_split": SelectionSplit}
     wrong += [
@@ -490,14 +579,49 @@ def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
             "epochs": epochs_of(history, best),
             "candidates": _candidates(history),
             "average_of": average_of(history, best),
+            "path_exclusions": [
+                *dict.fromkeys(each.name for each in history.path_exclusions(best))
+            ],
             "validation": _scores(history, best, history.selection),
             "test": _scores(history, best, TEST),
         },
+        "watched": {name: watched_of(history, name, best) for name in history.watched},
+        **({"guards": guards} if (guards := _guards(history, best)) else {}),
         "epochs_trained": sum(stage.ticks for stage in history.stages) / history.evals_per_epoch,
         "tokens": asdict(history.tokens),
         "flops": asdict(flops_of(history)),
         "disk": disk_of(history),
         **_controls(history, best),
+    }
+
+
+def watched_of(history: History, name: str, best: CheckpointId) -> dict[str, Any]:
+    """A watched sub-dataset: the base model's score and the result's; where it has test rows beside
+    those of the ticks, these scores too."""
+
+    def score(checkpoint: CheckpointId, split: str) -> float | None:
+        found = history.seen(checkpoint, split).get(name)
+        return None if found is None else float(found.value)
+
+    selects = history.selection
+    test = {"base": score(BASE, TEST), "best": score(best, TEST)}
+    tested = TEST in history.watched[name][1:] and test["best"] is not None
+    return {
+        "base": score(BASE, selects),
+        "best": score(best, selects),
+        "guard": _guards(history, best).get(name),
+        **({"test": test} if tested else {}),
+    }
+
+
+def _guards(history: History, best: CheckpointId) -> dict[str, Any]:
+    """Of every guarded sub-dataset, what its guard allows and whether a checkpoint keeps it; None
+    while that is not known."""
+    drops = history.drops.get(best, {})
+    here = best == BASE
+    return {
+        name: {"max_drop": allowed, "kept": here or (drops[name].kept if name in drops else None)}
+        for name, allowed in history.guards.items()
     }
 
 

@@ -43,7 +43,7 @@ from msft.files import (
 from msft.process import check
 from msft.ranks import Ranks, from_rank0
 from msft.search.curves import Score, Scores
-from msft.search.falls import Fall
+from msft.search.falls import Drop, Fall
 from msft.search.judging import Estimate, Finding
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep
 from msft.store.store import Disk
@@ -138,6 +138,8 @@ class PointEvent:
     """A tick of the present roll-out was trained, scored and saved.
 
     loss: summed row losses and rows of the tick's training steps.
+    scores: those of watched sub-datasets too.
+    guards: what the guards of those that were scored say; recorded where there are some.
     """
 
     event: ClassVar[str] = "point"
@@ -147,6 +149,7 @@ class PointEvent:
     tokens: Tokens
     disk: Disk
     scores: Scores
+    guards: Mapping[str, Drop] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +164,17 @@ class AverageEvent:
 
 @dataclass(frozen=True, slots=True)
 class ScoresEvent:
-    """A checkpoint was scored outside a tick: the base model, an excluded set, the test split."""
+    """A checkpoint was scored outside a tick: the base model, an excluded set, the test split.
+
+    guards: as of a point.
+    """
 
     event: ClassVar[str] = "scores"
     checkpoint: CheckpointId
     split: str
     tokens: Tokens
     scores: Scores
+    guards: Mapping[str, Drop] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +262,7 @@ _KINDS: dict[str, type[Event]] = {
 
 UNRECORDED: tuple[Keep, ...] = (CONTENDERS, "best")
 """Ticks held that a log does not name: no answer depends on which of the two it was."""
-_USUAL = (("scored", True), ("among", ""))
+_USUAL: tuple[tuple[str, Any], ...] = (("scored", True), ("among", ""), ("guards", {}))
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -347,7 +354,7 @@ _LARGE = 2**63
 def _json_of(name: str, value: Any) -> Any:
     if name == "scores":
         return {dataset: score_to_json(score) for dataset, score in value.items()}
-    if name in ("falls", "findings"):
+    if name in ("falls", "findings", "guards"):
         return {dataset: asdict(found) for dataset, found in value.items()}
     if isinstance(value, Tokens | Disk):
         return {part.name: getattr(value, part.name) for part in fields(value)}
@@ -360,6 +367,8 @@ def _typed(name: str, raw: Any) -> Any:
             return {dataset: score_from_json(score) for dataset, score in raw.items()}
         case "falls":
             return {n: Fall(**{**fall, "peaks": tuple(fall["peaks"])}) for n, fall in raw.items()}
+        case "guards":
+            return {dataset: Drop(**drop) for dataset, drop in raw.items()}
         case "findings":
             return {dataset: _finding(found) for dataset, found in raw.items()}
         case "tokens":

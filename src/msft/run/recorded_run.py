@@ -42,18 +42,20 @@ from msft.run.rows import (
     Judgments,
     Samples,
     Scored,
+    Verdict,
     Verdicts,
     Writer,
     checked,
     coerce_kind,
     fits_score,
     rollout_falls,
+    row_scores,
     scored_rows,
     trained_ticks,
 )
 from msft.run.worker import Question, Worker
-from msft.search.curves import SELECTION, TEST, Follower, Scores
-from msft.search.falls import Fall
+from msft.search.curves import SELECTION, TEST, Follower, Scores, Waiting
+from msft.search.falls import Drop, Fall, drop_from_base
 from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
 from msft.search.judging import Finding, JudgedRows
 from msft.search.methods import PreparedMethod
@@ -77,6 +79,9 @@ from msft.search.rollout import (
 )
 from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained, wanted
 from msft.text import shown
+
+UNCHANGED = Drop(0.0, 0.0, True)
+"""Of the base model itself, and of a tick that took no step from it."""
 
 Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent, JudgedEvent)
 Watch = Callable[[Event, bool], None]
@@ -117,6 +122,7 @@ class RecordedRun:
         self.train_ticks = settings.train_ticks
         self.evals_per_epoch = settings.evals_per_epoch
         self.seed = settings.seed
+        self.early_stopping_patience = settings.early_stopping_patience
         settings = as_begun(settings, log.events)
         self.history = History()
         self.is_live = False
@@ -139,6 +145,7 @@ class RecordedRun:
         self._write = written_by_worker
         self._questions = questions or {}
         self._recovery = Recovery(worker, store, self.history)
+        self._stopped_early = False
 
     # What a method sees.
 
@@ -187,15 +194,24 @@ class RecordedRun:
             return Rollout(start, mixture, tuple(points), self._settings.peaks)
         everybody = self._method.rollout_options.score_excluded == "every"
         names = [*self.history.start.datasets] if everybody else [*mixture.active]
+        names += self.history.watched
+        waiting = Waiting(self.early_stopping_patience)
+        if waiting.patience:
+            waiting.look(self.history.height(start))
         follower = Follower(self._settings.peaks, mixture.active)
         follower.follow(points[0].scores)
         patience = self._method.rollout_options.patience
         for tick in range(1, ticks + 1):
             if patience and follower.waited(mixture.candidates) >= patience:
                 break
+            if waiting.is_over:
+                self._stopped_early = True
+                break
             checkpoint = checkpoint_id(number, tick)
             points.append(self._point(question, points[-1], checkpoint, names))
             follower.follow(points[-1].scores)
+            if waiting.patience and points[-1].steps:
+                waiting.look(self.history.height(checkpoint))
             self._keep(question, kept, follower.contenders)
             if self._settings.score_test == "every":
                 self._measure(checkpoint, TEST)
@@ -279,7 +295,7 @@ class RecordedRun:
 
     def carry_out(self) -> History:
         """Call the method, from the top, and end the run."""
-        by = self._method.carry_out(self) or "budget"
+        by = self._method.carry_out(self) or ("early_stopping" if self._stopped_early else "budget")
         if by not in get_args(EndedBy):
             raise WrongMethod(
                 f"method {self._method.name} returned {shown(by)}; expected nothing, or one of "
@@ -364,6 +380,8 @@ class RecordedRun:
         tick = before.tick + 1
         event = self._answer(PointEvent, checkpoint)
         if event is None:
+            guarded = [name for name in names if name in self._settings.guards]
+            self._complete_verdicts([BASE], guarded)
             self._recovery.go(question.rollout, before.tick)
             work = self._worker.advance(tick)
             self._recovery.stands_at = (question.rollout, tick)
@@ -371,38 +389,45 @@ class RecordedRun:
                 raise BadScore(f"the training loss before {checkpoint} is not a number")
             if work.steps and names:
                 scored = self._score(checkpoint, names, self._selection)
+                guards = self._drops(checkpoint, guarded, scored.verdicts)
             else:  # no step, no change: the scores before it, at no cost
-                scored = Scored({name: before.scores[name] for name in names}, 0)
+                then = {**before.scores, **self.history.seen(before.checkpoint)}
+                scored = Scored({name: then[name] for name in names}, 0)
+                drops = self.history.drops.get(before.checkpoint, {})
+                guards = {name: drops.get(name, UNCHANGED) for name in guarded}
             self._store.enter(checkpoint)
             self._store.put(checkpoint, self._worker.weights, self._worker.training)
             tokens = work.tokens + Tokens(evaluation=scored.tokens)
             disk = self._store.account()
-            event = PointEvent(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
+            event = PointEvent(
+                checkpoint, work.steps, work.loss, tokens, disk, scored.scores, guards
+            )
         else:
             self._store.enter(checkpoint)
             self._store.account()
         self._record(event)
-        return Point(tick, checkpoint, event.scores, event.steps)
+        return Point(tick, checkpoint, self.history.known(checkpoint), event.steps)
 
     def _measure(
         self, checkpoint: CheckpointId, split: str, worker_at: tuple[int, int] | None = None
     ) -> None:
         """Score what is not scored yet."""
-        names = [
-            name
-            for name in self.history.missing(checkpoint, split)
-            if split != TEST or name in self.history.tested
-        ]
+        names = self.history.unscored(checkpoint, split)
         if not names:
             return
         event = self._answer(ScoresEvent, checkpoint)
         if event is None:
+            judges = split == self._selection and checkpoint != BASE
+            guarded = [name for name in names if judges and name in self._settings.guards]
+            self._complete_verdicts([BASE], guarded)
             if worker_at:
                 self._recovery.go(*worker_at)
             else:
                 self._recovery.hold(checkpoint)
             scored = self._score(checkpoint, names, split)
-            event = ScoresEvent(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
+            tokens = Tokens(evaluation=scored.tokens)
+            guards = self._drops(checkpoint, guarded, scored.verdicts)
+            event = ScoresEvent(checkpoint, split, tokens, scored.scores, guards)
         self._record(event)
 
     def _score(self, checkpoint: CheckpointId, names: Sequence[str], split: str) -> Scored:
@@ -412,6 +437,20 @@ class RecordedRun:
         self._verdicts.add(checkpoint, split, scored.verdicts, scored.row_tokens)
         self._samples.add(checkpoint, split, scored.samples)
         return scored
+
+    def _drops(
+        self, checkpoint: CheckpointId, names: Sequence[str], verdicts: Mapping[str, Verdict]
+    ) -> dict[str, Drop]:
+        """What the guards of these sub-datasets say of a checkpoint that was just scored.
+
+        verdicts: of its rows.
+        """
+        found: dict[str, Drop] = {}
+        for name in names:
+            self._refuse_no_rows(checkpoint, name, verdicts)
+            rows = row_scores(self.history, self._verdicts, name, [checkpoint], BASE)
+            found[name] = drop_from_base(rows, self._settings.guards[name])
+        return found
 
     def _complete_verdicts(self, checkpoints: Sequence[CheckpointId], names: Sequence[str]) -> None:
         """Measure the rows again that neither memory nor the file has. No line of the log says so:
@@ -423,18 +462,26 @@ class RecordedRun:
             self._recovery.hold(checkpoint)
             found = self._worker.score(lost, self._selection)
             scored = coerce_kind(found, self.history.patterns)
-            missing = [name for name in lost if name not in scored.verdicts]
-            if missing:
-                raise BadScore(
-                    f"{missing[0]} at {checkpoint} has no verdicts of single rows, without which "
-                    "no fall can be tested; leave method_options.exclude out, or have the engine "
-                    "give them (in msft.testing.scripted: rows=)"
-                )
+            for name in lost:
+                self._refuse_no_rows(checkpoint, name, scored.verdicts)
             self._verdicts.add(checkpoint, self._selection, scored.verdicts, scored.row_tokens)
+
+    def _refuse_no_rows(
+        self, checkpoint: CheckpointId, name: str, verdicts: Mapping[str, Verdict]
+    ) -> None:
+        if name in verdicts:
+            return
+        what, key = "fall can be tested", "method_options.exclude"
+        if name in self._settings.guards:
+            what, key = "guard can be kept", f"the guard of {name}"
+        raise BadScore(
+            f"{name} at {checkpoint} has no verdicts of single rows, without which no {what}; "
+            f"leave {key} out, or have the engine give them (in msft.testing.scripted: rows=)"
+        )
 
     def _has_verdicts(self, checkpoint: CheckpointId, name: str) -> bool:
         """Whether there are rows that add up to the score in the log."""
-        rows, score = self._verdicts.at(checkpoint, name), self.history.known(checkpoint)[name]
+        rows, score = self._verdicts.at(checkpoint, name), self.history.score_of(checkpoint, name)
         try:
             return rows is not None and fits_score(rows, score, self._verdicts.tokens(name))
         except (TypeError, ValueError):
@@ -447,7 +494,7 @@ class RecordedRun:
         began, is answered again. Where the score is a loss, the model writes an answer now, to be
         read beside the reference. No line of the log counts these few tokens.
         """
-        names = [*self.history.start.datasets]
+        names = [*self.history.start.datasets, *self.history.watched]
         for checkpoint in checkpoints:
             lost = self._samples.missing(checkpoint, names)
             if lost:
@@ -524,6 +571,8 @@ def run_event(settings: Settings, method: PreparedMethod, num_parameters: int) -
     """A run as the first line of its log; what is at its default and came later is not in it."""
     counted, selection = settings.evaluation_tokens, settings.selection_split
     adapter = {"frozen": num_parameters, "trained": settings.adapter}
+    watched = {name: [*splits] for name, splits in settings.watched.items()}
+    patience = settings.early_stopping_patience
     return RunEvent(
         method=method.name,
         seed=settings.seed,
@@ -544,6 +593,9 @@ def run_event(settings: Settings, method: PreparedMethod, num_parameters: int) -
             **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
             **({"adapter": adapter} if settings.adapter else {}),
             **({} if settings.tested is None else {"tested": [*settings.tested]}),
+            **({"watched": watched} if watched else {}),
+            **({"guards": dict(settings.guards)} if settings.guards else {}),
+            **({"early_stopping_patience": patience} if patience else {}),
             **({} if settings.lanes == 1 else {"lanes": settings.lanes}),
             **({} if selection == SELECTION else {"selection_split": selection}),
             **({} if settings.disk_policy == LEAN else {"disk_policy": settings.disk_policy}),

@@ -565,7 +565,7 @@ def row_scores(
     weights = [1.0] * len(below)
     if loss:
         tokens = rows.tokens(name)
-        whole = history.known(base)[name].count  # a folder of an earlier version has only that
+        whole = history.score_of(base, name).count  # a folder of an earlier version has only that
         weights = [*map(float, tokens)] if tokens else [whole / len(below)] * len(below)
     ticks = [heights(checkpoint) for checkpoint in checkpoints]
     if len({len(below), len(weights), *map(len, ticks)}) > 1:

@@ -224,6 +224,26 @@ class PeakRule:
         return fsum(window) / len(window)
 
 
+class Waiting:
+    """Waits for a better mean: an equal one is not better, and the first is the first reference."""
+
+    def __init__(self, patience: int | None) -> None:
+        self.patience = patience
+        self._waited = 0
+        self._best: Number | None = None
+
+    def look(self, height: Number) -> None:
+        """Take in the mean of the next evaluation."""
+        if self._best is None or height > self._best:
+            self._best, self._waited = height, 0
+        else:
+            self._waited += 1
+
+    @property
+    def is_over(self) -> bool:
+        return self.patience is not None and self._waited >= self.patience
+
+
 class Follower:
     """Follows the curves of a roll-out as they grow.
 

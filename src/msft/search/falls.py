@@ -16,6 +16,9 @@ the second half of the roll-out, after the steep part of learning, beyond what r
 `chances` counts how often luck had a try: twice where rows are the noise, since a fluke on all
 rows is likely to be found by both halves; where jitter is, which both halves share, as often as
 there are separate windows. docs/simulation.md has the level and the power that follow.
+
+A guard asks less: whether one checkpoint is surely below the base model. Nothing was chosen there,
+so it is one paired comparison over rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +27,7 @@ from math import fsum, sqrt
 from typing import Literal
 
 from msft.search.draws import shuffled
-from msft.search.student import t_survival
+from msft.search.student import t_quantile, t_survival
 
 LAST = 3
 """Ticks at the end that a peak is compared with."""
@@ -35,6 +38,9 @@ FEWEST_TICKS = LAST + 1
 ROUNDING = 1e-12
 """Smaller differences, in shares of the scores, are none: thirds and halves of equal scores do not
 cancel to the last bit, and a curve that never moves has no noise to hold that against."""
+
+GUARD_CONFIDENCE = 0.95
+"""Of the one-sided bound of a drop that a guard looks at."""
 
 Learned = Literal["above", "below"]
 Weights = Mapping[int, float]
@@ -77,6 +83,20 @@ class Fall:
     def leaves(self) -> bool:
         """Whether it should leave: who has learned nothing yet cannot have overfitted."""
         return self.sure and self.learned is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """How far a checkpoint lies below the base model on a guarded sub-dataset.
+
+    drop: in score units; below 0 it has gained.
+    low: the one-sided 95 % lower bound of the drop; None: one row says nothing of its noise.
+    kept: the bound is not above what the guard allows.
+    """
+
+    drop: float
+    low: float | None
+    kept: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +147,17 @@ def falls(rows: Mapping[str, RowScores], rollout: int, confidence: float) -> dic
             learned = "below"
         tested[name] = Fall(peaks, fall.value, error, p, False, learned)
     return at_confidence(tested, confidence)
+
+
+def drop_from_base(rows: RowScores, max_drop: float) -> Drop:
+    """What a guard says of the only tick of these rows."""
+    count = len(rows.base)
+    if count == 1:
+        return Drop((rows.base[0] - rows.ticks[0][0]) / (rows.weights[0] or 1.0), None, True)
+    gain, variance = _measured(rows, [*range(count)], {0: 1.0}, over_base=True)
+    drop = 0.0 - gain
+    low = drop - t_quantile(GUARD_CONFIDENCE, count - 1) * sqrt(variance)
+    return Drop(drop, low, low <= max_drop)
 
 
 def at_confidence(tested: Mapping[str, Fall], confidence: float) -> dict[str, Fall]:

@@ -31,7 +31,7 @@ best: none, for methods that never go back. The last tick is there all the same:
 all: every one; numbers: these ticks. Both are held to the end of the run.
 """
 CONTENDERS: Keep = "contenders"
-EndedBy = Literal["all_excluded", "no_gain", "max_stages", "max_epochs", "budget"]
+EndedBy = Literal["all_excluded", "no_gain", "max_stages", "max_epochs", "budget", "early_stopping"]
 
 
 def checkpoint_id(rollout: int, tick: int) -> CheckpointId:
@@ -136,6 +136,10 @@ class Run(Protocol):
     def best(self) -> CheckpointId | None:
         """The best point so far; None before anything is scored."""
 
+    @property
+    def early_stopping_patience(self) -> int | None:
+        """A roll-out ends after so many evaluations in a row without a better mean."""
+
     def rollout(
         self,
         start: CheckpointId,
@@ -231,6 +235,11 @@ class Settings:
     selection_split: the rows that decide and choose; recorded where they are those of test.
     score_test: which points are also scored on the test split, which then decides nothing.
     tested: the sub-datasets that have test rows; None, and not recorded, where all or none have.
+    watched: sub-datasets that are scored and never trained, each with the splits that it has rows
+        of: ticks are scored on the first, the result also on test; recorded where there are some.
+    guards: of sub-datasets, the drop from the base model that a result may surely have at most, in
+        score units; recorded where there are some.
+    early_stopping_patience: as `Run` has it; recorded where there is one.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
     """
 
@@ -244,6 +253,9 @@ class Settings:
     selection_split: SelectionSplit = SELECTION
     score_test: ScoreTest = "none"
     tested: tuple[str, ...] | None = None
+    watched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    guards: Mapping[str, float] = field(default_factory=dict)
+    early_stopping_patience: int | None = None
     optim: str = "adamw"
     ema_decay: float | None = None
     evaluation_tokens: str = COMPUTED

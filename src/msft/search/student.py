@@ -1,4 +1,4 @@
-"""Student's t: the tail that decides who falls for sure, and that comparisons report."""
+"""Student's t: the tail that decides who falls for sure, and what guards and comparisons need."""
 
 from math import erfc, exp, lgamma, log, log1p, sqrt
 
@@ -21,6 +21,17 @@ def t_survival(t: float, df: float) -> float:
     else:
         tail = incomplete_beta(df / (df + t * t), df / 2, 0.5) / 2
     return tail if t >= 0 else 1 - tail
+
+
+def t_quantile(share: float, df: float) -> float:
+    """The t above 0 that a share of Student's distribution lies below, by bisection."""
+    low, high = 0.0, 1.0
+    while t_survival(high, df) > 1 - share:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_survival(middle, df) > 1 - share else (low, middle)
+    return (low + high) / 2
 
 
 def incomplete_beta(x: float, a: float, b: float) -> float:

@@ -10,7 +10,7 @@ from msft.run.log import Log, Tokens
 from msft.run.recorded_run import RecordedRun
 from msft.run.rows import Scored
 from msft.run.worker import Question, Work
-from msft.search.curves import PeakRule, value
+from msft.search.curves import SELECTION, PeakRule, value
 from msft.search.feeds import Mixture
 from msft.search.methods import prepare
 from msft.search.options import made_of, ticks_of
@@ -62,12 +62,17 @@ def scripted(
     log: Log | None = None,
     average: AverageAnswer | None = None,
     rows: RowAnswer | None = None,
+    watched: Sequence[str] = (),
+    guards: Mapping[str, float] | None = None,
+    early_stopping_patience: int | None = None,
 ) -> Scripted:
     """Run a method (a name or a function) whose every roll-out is answered by `answer`.
 
     average: answers for averages; without it they score the mean of what was averaged.
-    rows: for methods that test falls, what each row got. Tick 0 of a later roll-out is where it
-        starts, so its rows are those of the roll-out before it.
+    watched: names that are answered for, and never trained.
+    guards: the drops that a result may surely have at most; they need `rows`.
+    rows: for methods that test falls and for guards, what each row got. Tick 0 of a later roll-out
+        is where it starts, so its rows are those of the roll-out before it.
     """
     sizes_by_name = _rows(datasets, sizes)
     rule = made_of(PeakRule, peaks or {}, "peaks")
@@ -79,9 +84,12 @@ def scripted(
         train_ticks=ticks_of(num_train_epochs, evals_per_epoch, "num_train_epochs"),
         evals_per_epoch=evals_per_epoch,
         peaks=rule,
+        watched=dict.fromkeys(watched, (SELECTION,)),
+        guards=guards or {},
+        early_stopping_patience=early_stopping_patience,
     )
     store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
-    worker = _ScriptedWorker(answer, tuple(datasets), average, rows)
+    worker = _ScriptedWorker(answer, (*datasets, *watched), average, rows)
     history = RecordedRun(settings, prepared, worker, log or Log(), store).carry_out()
     best = history.best or BASE
     return Scripted(

@@ -41,6 +41,7 @@ class Learner:
     limit: passes that may be memorised without harm.
     damage: score lost per pass memorised beyond that.
     drift: by how much a score on test lies below that on validation.
+    known: passes that the base model is as skilled as after; training on others makes it forget.
     """
 
     rows: int = 64
@@ -54,6 +55,7 @@ class Learner:
     validation_rows: int = 200
     validation_tokens: int = 20
     keep: bool = False
+    known: float = 0.0
 
 
 @dataclass(slots=True)
@@ -87,7 +89,10 @@ class SimulatedEngine:
     def load(self, weights: Any | None) -> None:
         state = weights or {"passes": 0.0, "minds": {}}
         self._passes: float = state["passes"]
-        self._minds = {name: _Mind(*state["minds"].get(name, ())) for name in self._learners}
+        self._minds = {
+            name: _Mind(*state["minds"].get(name, (learner.known,)))
+            for name, learner in self._learners.items()
+        }
 
     def load_optimizer(self, moments: Any | None) -> None:
         self._steps: int = moments["steps"] if moments else 0
@@ -216,9 +221,13 @@ def simulate(
     log: Log | None = None,
     disk: "DurableTier | None" = None,
     disk_policy: DiskPolicy = LEAN,
+    watched: Mapping[str, Learner] | None = None,
+    guards: Mapping[str, float] | None = None,
+    early_stopping_patience: int | None = None,
 ) -> History:
     """A whole run over the simulated engine.
 
+    watched: who is scored and never trained.
     folder: where log, verdicts, samples and checkpoints go (none: memory only). Called again on
         the same folder it resumes, as `msft train` does.
     memory_copies: checkpoints that memory holds before the disk is used; with a folder, none.
@@ -238,8 +247,11 @@ def simulate(
         selection_split=selection_split,
         score_test=score_test,
         disk_policy=disk_policy,
+        watched=dict.fromkeys(watched or {}, (SELECTION, TEST)),
+        guards=guards or {},
+        early_stopping_patience=early_stopping_patience,
     )
-    engine = engine or SimulatedEngine(learners)
+    engine = engine or SimulatedEngine({**learners, **(watched or {})})
     worker = EngineWorker(
         engine,
         engine.score if rule.by == "score" else engine.soft_score,

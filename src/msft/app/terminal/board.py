@@ -354,6 +354,8 @@ class Board:
 
     def state(self, name: str) -> str:
         """active, kept, left (with where, and whether its fall is sure), or waiting."""
+        if name in self.history.watched:
+            return "watched"
         left = self.left(name)
         if left is not None:
             sure = ", unsure" if self.remarks.is_unsure(name) else ""

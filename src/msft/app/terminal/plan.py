@@ -124,6 +124,11 @@ def _data(content: Mapping[str, Any], width: int) -> list[str]:
                 f"≈ {scored['written']:,}" if scored["written"] else "-",
             )
         )
+    for name, dataset in content["watched"].items():
+        scored = dataset[content["selection_split"]]
+        counts = (f"{scored['rows']:,}", f"{scored['tokens']:,}")
+        written = f"≈ {scored['written']:,}" if scored["written"] else "-"
+        rows.append((f"{plain(name, keep='')}, watched", "-", "-", "-", *counts, written))
     epoch, evaluation = content["epoch"], content["evaluation"]
     lines = [
         *table(rows, width),
@@ -199,6 +204,11 @@ def _search(content: Mapping[str, Any]) -> list[str]:
         if len(steps) > 1 and len(set(steps)) == 1:
             listed = f"{steps[0]} in each"
         lines.append(f"steps of the {counted(len(steps), 'stage')}{which}: {listed}")
+    if content["early_stopping_patience"] is not None and not same:
+        lines += [
+            "best: the mean never rises, so that early_stopping_patience ends the run.",
+            "worst: it rises to the end.",
+        ]
     if content["method"] == "msft":
         lines += [
             "best: the largest sub-dataset left leaves after every stage, as soon as it can.",

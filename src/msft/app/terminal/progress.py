@@ -10,6 +10,7 @@ from msft.app.terminal.board import Board, Placed, time_left_text
 from msft.app.terminal.results import ENDINGS, checkpoint_in_words
 from msft.app.terminal.screen import unguarded
 from msft.observers.observer import Observer, Watched
+from msft.report.watched import broken_in_words
 from msft.report.wording import metric_name
 from msft.run.history import History
 from msft.run.log import (
@@ -213,7 +214,12 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
             full = history.has_mean(event.checkpoint)
             mean = f", {mean_text(history, event.checkpoint)}" if full else ""
             said = f"  epoch {board.epoch:.2f}, checkpoint {event.checkpoint}{loss}{mean}:"
-            return _with_scores(said, event.scores, width)
+            text = _with_scores(said, event.scores, width, history.watched)
+            if broken := broken_in_words(history, event.checkpoint):
+                text += (
+                    f"\n      no result: {broken}" if history.is_guarded else f"\n      {broken}"
+                )
+            return text
         case AverageEvent():
             parts = ", ".join(_some([*event.of]))
             return f"  average {event.checkpoint} is of the weights at checkpoints {parts}"
@@ -221,13 +227,13 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
             said = f"  {checkpoint_in_words(event.checkpoint)} on test:"
             if history.has_mean(event.checkpoint, TEST):
                 return f"{said} {mean_text(history, event.checkpoint, TEST)}"
-            return _with_scores(said, event.scores, width)
+            return _with_scores(said, event.scores, width, history.watched)
         case ScoresEvent() if event.checkpoint == BASE or event.checkpoint in history.averages:
             point, mean = (
                 checkpoint_in_words(event.checkpoint),
                 mean_text(history, event.checkpoint),
             )
-            return _with_scores(f"  {point}, {mean}:", event.scores, width)
+            return _with_scores(f"  {point}, {mean}:", event.scores, width, history.watched)
         case DecisionEvent(what="exclude"):
             here = history.stages[-1].points[-1:]
             stays = bool(here) and here[0].checkpoint == event.checkpoint
@@ -245,10 +251,14 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
     return None
 
 
-def _with_scores(said: str, scores: Scores, width: int) -> str:
-    """What is said of a point, and its scores: behind it if all fit on the line, else below."""
-    pairs = scores.items()
-    texts = _some([f"{cut(name, LONGEST)} {float(score.value):.3f}" for name, score in pairs])
+def _with_scores(said: str, scores: Scores, width: int, watched: Collection[str]) -> str:
+    """What is said of a point, and its scores: behind it if all fit on the line, else below.
+
+    watched: names in brackets, since they are in no mean.
+    """
+    said_of = {n: f"{cut(n, LONGEST)} {float(score.value):.3f}" for n, score in scores.items()}
+    apart = [f"[{text}]" for name, text in said_of.items() if name in watched]
+    texts = _some([text for name, text in said_of.items() if name not in watched]) + _some(apart)
     line = "  ".join([said, *texts])
     if columns_of(line) <= width:
         return line
@@ -334,14 +344,15 @@ def live_view(board: Board, title: str, width: int, height: int) -> "RenderableT
     from rich.text import Text
 
     names = list(board.history.start.datasets)
-    shown = visible_names(board, names, min(MOST_ROWS, max(3, height - AROUND)))
+    watched = [*board.history.watched]
+    shown = visible_names(board, names, min(MOST_ROWS, max(3, height - AROUND - len(watched))))
     lines = [Text(cut(title, width), style="bold"), Text(fitted(_standing(board, names), width))]
     if board.history.selected_on_test:
         lines.insert(1, Text(fitted(SELECTED_ON_TEST, width), style="bold red"))
     parts: list[RenderableType] = [*lines]
     if board.history.stages and board.history.ended is None:
         parts += [_stage(board, width), Text(fitted(_time(board), width))]
-    parts += [Text(), _table(board, shown, width)]
+    parts += [Text(), _table(board, [*shown, *watched], width)]
     rest = [name for name in names if name not in shown]
     if rest:
         active = sum(board.active(name) for name in rest)
@@ -401,7 +412,9 @@ def _time(board: Board) -> str:
     left = board.time_left
     if left is None:
         return "time left: known after the first evaluation"
-    return time_left_text(left, len(board.history.stages) - 1)
+    text = time_left_text(left, len(board.history.stages) - 1)
+    at_most = board.history.early_stopping_patience is not None
+    return text.replace("time left: ", "time left: at most ") if at_most else text
 
 
 def _table(board: Board, names: list[str], width: int) -> "Table":

@@ -18,6 +18,7 @@ ENDINGS: dict[EndedBy, str] = {
     "max_stages": "max_stages was reached",
     "max_epochs": "max_epochs was reached",
     "budget": "all epochs are trained",
+    "early_stopping": "the mean had stopped rising (early_stopping_patience)",
 }
 """Why a run ended."""
 
@@ -57,6 +58,7 @@ def result_text(
             f"{summary['method']}: {_result(best, summary.get('selection_split', SELECTION))}",
             f"ended: {ended}; {counted(summary['epochs_trained'], 'epoch')} trained in all",
             *table(rows, width),
+            *_watched_lines(summary, width),
             SELECTED_ON_TEST
             if on_test_alone
             else f"reported on {reports if test else 'validation'}",
@@ -65,6 +67,24 @@ def result_text(
             *(f"note: {text}" for text in summary.get("findings", {}).get("text", [])),
         ]
     )
+
+
+def _watched_lines(summary: Mapping[str, Any], width: int) -> list[str]:
+    """A table of the watched sub-datasets, and the guards of others."""
+    watched, guards = summary.get("watched", {}), summary.get("guards", {})
+    rows: list[tuple[str, ...]] = [("watched", "base", "best", "change", "guard")]
+    for name, found in watched.items():
+        base, best = found["base"], found["best"]
+        said = _guard(found["guard"]) if found["guard"] else ""
+        rows.append((name, f"{base:.4f}", f"{best:.4f}", f"{best - base:+.4f}", said))
+    lines = table(rows, width) if watched else []
+    others = {name: guard for name, guard in guards.items() if name not in watched}
+    return [*lines, *(f"guard of {name}: {_guard(guard)}" for name, guard in others.items())]
+
+
+def _guard(guard: Mapping[str, Any]) -> str:
+    kept = "kept" if guard["kept"] else "NOT KEPT"
+    return f"{kept} (max_drop {guard['max_drop']:g})"
 
 
 def choice_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
@@ -114,24 +134,31 @@ class Scoreboard:
     """What an evaluation found.
 
     groups: means over the benchmarks of a group, where there are two groups or more.
-    mean: None where metrics are mixed.
+    mean: None where metrics are mixed, and where all are only watched.
+    watched: in no mean.
     """
 
     metrics: Mapping[str, str]
     datasets: Mapping[str, ScoreLine]
     groups: Mapping[str, ScoreLine]
     mean: ScoreLine | None
+    watched: tuple[str, ...] = ()
 
     def text(self, width: int = WIDTH) -> str:
         """The table, and why there is no mean where there is none; sentences are not wrapped."""
         rows = [("sub-dataset", "score", "95 % interval", "rows", "metric")]
-        rows += [(name, *_cells(line), self.metrics[name]) for name, line in self.datasets.items()]
+        lines = {name: (name, *_cells(line)) for name, line in self.datasets.items()}
+        trained = [name for name in lines if name not in self.watched]
+        rows += [(*lines[name], self.metrics[name]) for name in trained]
         rows += [(f"[{name}]", *_cells(line), "mean") for name, line in self.groups.items()]
         if self.mean is not None:
             rows.append(("mean", *_cells(self.mean), ""))
+        rows += [(*lines[name], f"{self.metrics[name]}, watched") for name in self.watched]
+        if self.mean is not None or not trained:
             return "\n".join(table(rows, width))
+        metrics = sorted({self.metrics[name] for name in trained})
         why = (
-            f"no mean: metrics differ ({', '.join(sorted({*self.metrics.values()}))}), and a mean "
+            f"no mean: metrics differ ({', '.join(metrics)}), and a mean "
             "of gains would need the base model's scores, which one evaluation does not have"
         )
         return "\n".join([*table(rows, width), why])
@@ -145,14 +172,24 @@ class Scoreboard:
             "intervals": {name: list(line.interval) for name, line in self.datasets.items()},
             "rows": {name: line.rows for name, line in self.datasets.items()},
             "groups": {name: line.value for name, line in self.groups.items()},
+            **({"watched": [*self.watched]} if self.watched else {}),
         }
 
 
 def scoreboard(
-    answers: Answers, scores: Scores, groups: Mapping[str, str], rule: MeanRule = "macro"
+    answers: Answers,
+    scores: Scores,
+    groups: Mapping[str, str],
+    rule: MeanRule = "macro",
+    watched: tuple[str, ...] = (),
 ) -> Scoreboard:
-    """The scores of answers; `groups` says to which group each sub-dataset belongs."""
+    """The scores of answers; `groups` says to which group each sub-dataset belongs.
+
+    watched: those that are in no mean.
+    """
     lines = {name: _line(scores[name], answers.rows[name]) for name in scores}
+    metrics = {name: score.metric for name, score in scores.items()}
+    scores = {name: score for name, score in scores.items() if name not in watched}
     members: dict[str, list[str]] = {}
     for name in scores:
         members.setdefault(groups.get(name, ""), []).append(name)
@@ -162,10 +199,11 @@ def scoreboard(
         if group and len(members) > 1
     }
     return Scoreboard(
-        {name: score.metric for name, score in scores.items()},
+        metrics,
         lines,
         {group: line for group, line in grouped.items() if line is not None},
         _mean(scores, lines, rule),
+        watched,
     )
 
 
@@ -204,7 +242,7 @@ def _spread(rows: list[Answered], ratio: float) -> float:
 
 def _mean(scores: Scores, lines: Mapping[str, ScoreLine], rule: MeanRule) -> ScoreLine | None:
     """Sub-datasets are independent, so variances of their shares add up."""
-    if len({score.metric for score in scores.values()}) > 1:
+    if len({score.metric for score in scores.values()}) != 1:
         return None
     if len(scores) == 1:
         return lines[next(iter(scores))]

@@ -5,10 +5,11 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import Any, TextIO
 
-from msft.process import IS_JOB
-from msft.text import WIDTH, fitted, masked, plain, screen_width
+from msft import process
+from msft.text import WIDTH, cut, fitted, masked, plain, screen_width
 
 KEPT = "\n\t\r"
 """Control characters that may pass; a progress bar needs the last one."""
@@ -70,6 +71,26 @@ def say(text: str, quiet: bool = False) -> None:
         print(fitted(text, screen_width(sys.stderr)), file=sys.stderr)
 
 
+class ProgressLine:
+    """A line that is written over, a few times a second; nothing of it stays."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._shown, self._last = stream, 0, 0.0
+
+    def __call__(self, text: str) -> None:
+        now = monotonic()
+        if text and now - self._last < BETWEEN:
+            return
+        self._last = now if text else 0.0
+        line = cut(text, (screen_width(self._stream) or WIDTH) - 1)
+        if line or self._shown:
+            end = "" if line else "\r"
+            print(f"\r{line:<{self._shown}}", end=end, file=self._stream, flush=True)
+        self._shown = len(line)
+
+
+BETWEEN = 0.2
+"""Seconds between two states of a progress line."""
 _LOADING = "loading libraries takes some seconds …"
 _RECIPE = f"reading recipe and data; {_LOADING}"
 _WORDS = {
@@ -93,6 +114,8 @@ def say_first(options: argparse.Namespace) -> None:
     so it is said on a terminal only; and not with --quiet, with --json, or as another's job."""
     quiet = getattr(options, "quiet", False) or getattr(options, "json", False)
     word = _WORDS.get(options.command)
-    if word and not quiet and IS_JOB not in os.environ and sys.stderr.isatty():
+    process.progress = None
+    if word and not quiet and process.IS_JOB not in os.environ and sys.stderr.isatty():
+        process.progress = ProgressLine(sys.stderr)
         said = fitted(f"msft {options.command}: {word}", screen_width(sys.stderr))
         print(said, file=sys.stderr, flush=True)

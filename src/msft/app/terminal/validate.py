@@ -6,10 +6,10 @@ from string import ascii_uppercase
 from typing import Any
 
 from msft.data.corpus import Corpus, SubDataset, epoch_notes
-from msft.data.encoding import Tokenizer
+from msft.data.encoding import EncodedSplit, Tokenizer
 from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
-from msft.search.curves import TEST
+from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import steps_of
 from msft.text import WIDTH, broken, counted, fitted, table
 
@@ -32,6 +32,7 @@ ABOUT_COLUMNS = (
     "on; mean, longest: tokens of a train row"
 )
 FREE = "free"
+WATCHED = "watched"
 MOST_LABELS = 8
 """With more different answers than these there is no balance to show."""
 WIDEST_LABELS = 50
@@ -41,7 +42,7 @@ LONGEST_LABEL = 12
 
 def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
     """One line per sub-dataset, then what there is to note; sentences are not wrapped."""
-    rows = [_row(dataset) for dataset in corpus.datasets.values()]
+    rows = [_row(dataset) for dataset in corpus.scored.values()]
     trained = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
     tokens = sum(dataset.epoch_tokens for dataset in corpus.datasets.values())
     lines = [*table([COLUMNS, *rows], width, COLUMNS.index("tokens")), ""]
@@ -50,7 +51,10 @@ def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
     lines.append("one epoch: " + ", ".join(counted(n, noun) for noun, n in parts.items()))
     lines.append(ABOUT_COLUMNS)
     lines += [f"note: {note}" for note in epoch_notes(recipe, steps)]
-    if any(dataset.exemplars for dataset in corpus.datasets.values()):
+    for dataset in corpus.scored.values():
+        if said := watched_text(dataset):
+            lines.append(f"{dataset.name}: {said}")
+    if any(dataset.exemplars for dataset in corpus.scored.values()):
         lines.append(
             "shots: exemplars that stand before every scored row; they are rows of train which are "
             "not trained"
@@ -60,7 +64,7 @@ def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
             f"{FREE}: more than {MOST_LABELS} different answers, or some that begin alike, so no "
             "shares of labels"
         )
-    for dataset in corpus.datasets.values():
+    for dataset in corpus.scored.values():
         lines += [f"note: {dataset.name}: {note}" for note in dataset.notes]
     lines += [f"note: {note}" for note in corpus.remarks]
     if corpus.note:
@@ -71,9 +75,23 @@ def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
 def _row(dataset: SubDataset) -> tuple[str, ...]:
     counts = _counts(dataset)
     *first, longest = (n if isinstance(n, str) else f"{n:,}" for n in counts.values())
+    if dataset.watched:
+        form, metric, _, valid, test, shots, *_ = first
+        return (dataset.name, form, metric, WATCHED, valid, test, shots, "", "", "", "", "")
     mean = f"{counts['tokens'] / counts['train_rows']:.1f}"
     labels = balance([_label(example) for example in dataset.train.examples])
     return (dataset.name, *first, mean, longest, labels)
+
+
+def watched_text(dataset: SubDataset) -> str:
+    """What a recipe asks of a sub-dataset besides its training; empty where that is nothing."""
+    guard = dataset.spec.guard
+    texts = ["watched: it is scored at every tick and never trained"] if dataset.watched else []
+    if guard is not None:
+        texts.append(
+            f"guard: a checkpoint that surely loses more than {guard.max_drop:g} is not kept"
+        )
+    return "; ".join(texts)
 
 
 def validation_content(
@@ -86,6 +104,8 @@ def validation_content(
     steps = steps_of(per_epoch, recipe.train_batch_size)
     return {
         "datasets": {dataset.name: _content(dataset, tokenizer, show) for dataset in datasets},
+        "watched": {name: _content(each, tokenizer, show) for name, each in corpus.watched.items()},
+        "guards": {n: d.spec.guard.max_drop for n, d in corpus.scored.items() if d.spec.guard},
         "train_rows": trained,
         "train_tokens": sum(len(row.tokens) for d in datasets for row in d.train.rows),
         "epoch_rows": per_epoch,
@@ -103,23 +123,28 @@ def validation_content(
 
 
 def _content(dataset: SubDataset, tokenizer: Tokenizer, show: int) -> dict[str, Any]:
-    shown = [marked(row, tokenizer) for row in dataset.train.rows[:show]]
+    shown = [marked(row, tokenizer) for row in _rows(dataset).rows[:show]]
     return {**_counts(dataset), "notes": list(dataset.notes), "shown": shown}
+
+
+def _rows(dataset: SubDataset) -> EncodedSplit:
+    """The rows that are shown: those that are trained, else those that are watched."""
+    return next(iter(dataset.given.values())) if dataset.watched else dataset.train
 
 
 def _counts(dataset: SubDataset) -> dict[str, Any]:
     """What a sub-dataset is and has, in the order of the table; the longest row last."""
-    rows = dataset.train.rows
+    rows, given = dataset.train.rows, dataset.given
     return {
         "format": dataset.format,
         "metric": dataset.spec.metric,
         "train_rows": len(rows),
-        "validation_rows": len(dataset.validation.rows) if dataset.validation else 0,
-        "test_rows": len(dataset.test.rows) if dataset.test else 0,
+        "validation_rows": len(given[SELECTION].rows) if SELECTION in given else 0,
+        "test_rows": len(given[TEST].rows) if TEST in given else 0,
         "shots": len(dataset.exemplars),
         "tokens": sum(len(row.tokens) for row in rows),
         "answer_tokens": sum(row.answer_tokens for row in rows),
-        "longest": max(len(row.tokens) for row in rows),
+        "longest": max((len(row.tokens) for row in rows), default=0),
     }
 
 
@@ -154,8 +179,8 @@ def shown_rows(corpus: Corpus, tokenizer: Tokenizer, count: int, width: int = WI
     that breaks in the data can be told from those of the screen.
     """
     lines: list[str] = []
-    for dataset in corpus.datasets.values():
-        pairs = zip(dataset.train.examples, dataset.train.rows, strict=True)
+    for dataset in corpus.scored.values():
+        pairs = zip(_rows(dataset).examples, _rows(dataset).rows, strict=True)
         for example, row in list(pairs)[:count]:
             size = counted(len(row.tokens), "token")
             lines += ["", fitted(f"--- {dataset.name} ({example.where}), {size}", width)]

@@ -19,7 +19,7 @@ from msft.run.rows import RowTokens, Verdict, VerdictsByKey
 from msft.search.curves import Number, Score
 from msft.search.draws import stream
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.search.student import t_survival
+from msft.search.student import t_quantile, t_survival
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,17 +86,6 @@ def paired_interval(differences: Sequence[Number]) -> tuple[float, float] | None
     count, centre = len(differences), float(mean(differences))
     half = t_quantile(MIDDLE[1], count - 1) * spread / sqrt(count)
     return centre - half, centre + half
-
-
-def t_quantile(share: float, df: float) -> float:
-    """The t above 0 that a share of Student's distribution lies below, by bisection."""
-    low, high = 0.0, 1.0
-    while t_survival(high, df) > 1 - share:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_survival(middle, df) > 1 - share else (low, middle)
-    return (low + high) / 2
 
 
 @dataclass(frozen=True, slots=True)

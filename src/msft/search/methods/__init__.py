@@ -63,6 +63,9 @@ METHODS: dict[str, Method] = {
 ROLLING_BACK = ("msft", "continual")
 """Methods whose length is `compute_budget`; that of the other ones is `num_train_epochs`."""
 
+STOPPING_EARLY = ("sft", "soup", "dynamix", "ies")
+"""Methods of one roll-out, which `early_stopping_patience` may end."""
+
 AUDIT = "audit"
 """The method of an audit in its log."""
 
@@ -196,6 +199,7 @@ class Rehearsal:
     compute_budget: int
     train_ticks: int
     evals_per_epoch: int
+    early_stopping_patience: int | None = None
     base: ClassVar[CheckpointId] = BASE
     seed: ClassVar[int] = 0
     best: ClassVar[CheckpointId | None] = None
@@ -242,7 +246,11 @@ def most_held(method: PreparedMethod, settings: Settings) -> int:
     the start, the newest and the best, and the averages that it makes."""
     names = settings.mixture.active
     run = Rehearsal(
-        settings.mixture, settings.compute_budget, settings.train_ticks, settings.evals_per_epoch
+        settings.mixture,
+        settings.compute_budget,
+        settings.train_ticks,
+        settings.evals_per_epoch,
+        settings.early_stopping_patience,
     )
     try:
         first = rehearse(method.carry_out, run)

@@ -30,7 +30,8 @@ def soup(
 
     of: `span`, every tick from the first sub-dataset's peak to the last one's; `peaks`, one tick
         for each sub-dataset, so that one at which two peak counts twice; `last` and `random`, k
-        ticks; `all`. Of a list the first is the result, and the others are scored beside it.
+        of the trained ticks; `all`. Of a list the first is the result, and the others are scored
+        beside it.
     k: how many ticks `last` and `random` average (default 8; all, where there are fewer).
 
     Peaks are at tick 1 at the earliest, and the earliest of equal ones. A tick without a step is
@@ -43,9 +44,14 @@ def soup(
             "use of: last or of: random",
             "k",
         )
-    ticks = {kind: _beforehand(run, kind, k or DEFAULT_K) for kind in wanted}
+    k, planned = k or DEFAULT_K, run.train_ticks
+    ticks = {kind: _numbers(run, kind, k, planned) for kind in wanted}
     keep = _keep(wanted[0], ticks[wanted[0]]) if len(wanted) == 1 else "all"
-    rollout = run.rollout(run.base, run.mixture, run.train_ticks, keep=keep)
+    if wanted[0] in COUNTED and run.early_stopping_patience:  # which ticks are last, nobody knows
+        keep = "all"
+    rollout = run.rollout(run.base, run.mixture, planned, keep=keep)
+    if rollout.ticks < planned:
+        ticks = {kind: _numbers(run, kind, k, rollout.ticks) for kind in wanted}
     for number, kind in enumerate(wanted):
         average = run.average(_checkpoints(rollout, kind, ticks[kind]))
         if number == 0:
@@ -65,9 +71,11 @@ def kinds(of: str | Sequence[Any]) -> list[str]:
     return named
 
 
-def _beforehand(run: Run, kind: str, k: int) -> tuple[int, ...]:
-    """The ticks, where they are known before the roll-out, so that no others need be held."""
-    last = run.train_ticks
+def _numbers(run: Run, kind: str, k: int, last: int) -> tuple[int, ...]:
+    """The ticks, where they are known before the roll-out, so that no others need be held.
+
+    last: number of the last one.
+    """
     match kind:
         case "last":
             return tuple(range(max(1, last - k + 1), last + 1))
