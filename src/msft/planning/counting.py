@@ -33,6 +33,7 @@ from msft.engine.decode.plans import answer_plan
 from msft.engine.memory import EvaluationSize, EvaluationSizes
 from msft.errors import UsageError, WrongMethod
 from msft.example import Encoded
+from msft.recipe.dataset import FUNCTION
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.run.history import History
@@ -517,8 +518,8 @@ def audit_round(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, stems: boo
 
 LINE = 2**62
 """How lines are cut does not change their tokens."""
-NO_METRIC = "none"
-"""Stands for a metric of the user's own, which is not called: its rows are generated too."""
+STAND_IN = "f1"
+"""For a metric of the user's own, which is not called: rows of both are generated to their ends."""
 
 
 def evaluation_sizes(
@@ -541,7 +542,10 @@ def evaluation_sizes(
 
 def _silent(tasks: Mapping[str, Task]) -> dict[str, Task]:
     """The tasks without metrics of the user's own."""
-    return {n: replace(t, metric=NO_METRIC) if ":" in t.metric else t for n, t in tasks.items()}
+    return {
+        name: replace(task, metric=STAND_IN) if FUNCTION.fullmatch(task.metric) else task
+        for name, task in tasks.items()
+    }
 
 
 def _written(task: Task, split: EncodedSplit) -> list[int]:

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Annotated, Any, Protocol
 
 from pydantic import AfterValidator, PlainValidator
@@ -15,7 +16,8 @@ from msft.recipe.keys import Text, WrongKeys, mistakes_of, writable
 from msft.search.options import Ge, Interval, fit_fields, refuse_unknown, unknown
 from msft.text import shown
 
-METRICS = ("accuracy", "nll")
+METRICS = ("accuracy", "nll", "contains", "f1", "rouge_l", "json_equal", "numeric", "regex")
+WITH_OPTION = ("numeric", "regex")
 FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 SPLITS = ("train", "validation", "test")
 MOST_COPIES = 1000
@@ -47,8 +49,9 @@ FIELDS = (
     "instruction",
     "input",
     "output",
+    "weight",
 )
-"""What `columns` may name: the fields of the row formats."""
+"""What `columns` may name: the fields of the row formats, and the weight of a row."""
 
 
 def names_files(source: Any) -> bool:
@@ -66,12 +69,56 @@ def _name(given: str) -> str:
     return given
 
 
-def _metric(given: str) -> str:
-    if given not in METRICS and not FUNCTION.fullmatch(given):
+def _metric(given: Any) -> str:
+    """The name of a metric; with an option, `name: option` in one text."""
+    name, option = given, None
+    if isinstance(given, Mapping) and len(given) == 1:
+        [(name, option)] = given.items()
+    elif isinstance(given, str) and given.partition(":")[0] in WITH_OPTION:
+        name, colon, option = given.partition(":")
+        option = option.removeprefix(" ") if colon else None
+    if name == "regex":
+        return f"regex: {_pattern(option)}"
+    if name == "numeric":
+        tolerance = _tolerance(option)
+        return f"numeric: {tolerance!r}" if tolerance else "numeric"
+    if isinstance(given, str) and (given in METRICS or FUNCTION.fullmatch(given)):
+        return given
+    raise ValueError(
+        f"expected one of {', '.join(METRICS[:-1])}, {{regex: PATTERN}}, {{numeric: TOLERANCE}}, "
+        "or a function of yours as package.module:function"
+    )
+
+
+def metric_parts(metric: str) -> tuple[str, str | None]:
+    """The name of a metric, and its option as text: the pattern of `regex`, the tolerance of
+    `numeric`."""
+    name, colon, option = metric.partition(": ")
+    return name, option if colon else None
+
+
+def _pattern(option: Any) -> str:
+    if not isinstance(option, str) or not option:
         raise ValueError(
-            "expected accuracy, nll, or a function of yours as package.module:function"
+            "regex needs a pattern; expected {regex: PATTERN}, such as {regex: '[A-E]'}"
         )
-    return given
+    try:
+        re.compile(writable(option))
+    except re.error as error:
+        raise ValueError(f"{shown(option)} is no regular expression: {error}; mend it") from error
+    return option
+
+
+def _tolerance(option: Any) -> float:
+    try:
+        tolerance = 0.0 if option is None else float(option)
+    except (TypeError, ValueError):
+        tolerance = -1.0
+    if isinstance(option, bool) or not 0 <= tolerance < inf:
+        raise ValueError(
+            f"its tolerance is {shown(option)}; expected a number of 0 or more: {{numeric: 0.01}}"
+        )
+    return tolerance
 
 
 def _benchmark(given: str) -> str:
@@ -143,8 +190,8 @@ class DatasetSpec:
         each one twice.
     validation_fraction: this share of the training rows is held out instead of `validation`.
     train_rows, validation_rows, test_rows: at most this many rows are used.
-    metric: accuracy (the greedy completion equals the reference), nll, or a function of the
-        user's as `package.module:function`.
+    metric: accuracy (the greedy completion equals the reference), nll, one that is built in
+        (`scoring/metrics.py`), or a function of the user's as `package.module:function`.
     keep: never excluded.
     split_by: a column, or `subject` or `group` of a benchmark that has them; each value becomes a
         sub-dataset `name.value` of its own, to which the other keys apply.
@@ -164,7 +211,7 @@ class DatasetSpec:
     train_rows: Annotated[int | None, Ge(1)] = None
     validation_rows: Annotated[int | None, Ge(1)] = None
     test_rows: Annotated[int | None, Ge(1)] = None
-    metric: Annotated[str, AfterValidator(_metric)] = "accuracy"
+    metric: Annotated[str, PlainValidator(_metric)] = "accuracy"
     keep: bool = False
     split_by: Text | None = None
     split_min_rows: Annotated[int, Ge(1)] = 50
