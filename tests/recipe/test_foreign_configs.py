@@ -536,3 +536,13 @@ def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert Path("axolotl.yml").read_text() == AXOLOTL
     assert main(["init", "--from", "gone.yaml"]) == 2
     assert "there is no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "kept"), [("0.1", 0.1), ("2", None), ("true", None)])
+def test_a_weight_of_prompts_is_carried_over_where_it_is_a_share(
+    given: str, kept: float | None
+) -> None:
+    text = f"base_model: a\ndatasets: [{{path: a.jsonl}}]\nprompt_loss_weight: {given}\n"
+    draft = draft_of(text)
+    assert draft.keys.get("prompt_loss_weight") == kept
+    assert ("prompt_loss_weight" in draft.left) is (kept is None)

@@ -102,6 +102,7 @@ def test_defaults_are_the_contracts() -> None:
         "exclude_rows": None,
         "chat_template": None,
         "completion_only_loss": True,
+        "prompt_loss_weight": 0.0,
     }
     assert {key: getattr(found, key) for key in expected} == expected
     assert {f.name for f in fields(Recipe) if f.init} == {

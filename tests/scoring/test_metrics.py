@@ -53,6 +53,7 @@ def test_contains_looks_for_the_reference(said: str, wanted: str, right: bool) -
         ("The cat sat", "a cat sat", 1.0),
         ("the big cat", "cat!", 2 / 3),
         ("cat cat", "cat", 2 / 3),
+        ("cat cat dog", "cat cat", 0.8),
         ("dog", "cat", 0.0),
         ("", "cat", 0.0),
         ("the", "a", 1.0),

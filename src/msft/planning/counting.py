@@ -34,7 +34,7 @@ from msft.engine.memory import EvaluationSize, EvaluationSizes
 from msft.errors import UsageError, WrongMethod
 from msft.example import Encoded
 from msft.recipe.dataset import FUNCTION
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import Recipe, refuse_courses
 from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.run.history import History
 from msft.run.log import Event, Log, RolloutEvent, Tokens
@@ -44,7 +44,7 @@ from msft.run.worker import EngineWorker, Question, Work
 from msft.scoring.evaluation import Evaluator, judged, kind_of
 from msft.search.curves import SELECTION, TEST, value
 from msft.search.draws import shuffled
-from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, Part, epoch_and_steps
+from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, Part
 from msft.search.methods import METHODS, PreparedMethod, prepare, prepared_audit
 from msft.search.options import ticks_of
 from msft.search.rollout import Settings
@@ -341,18 +341,19 @@ class CountingWorker(EngineWorker):
         place = self._place
         if place is None:
             return super().advance(tick)
-        epoch, steps = epoch_and_steps(tick, place.steps_per_epoch, place.evals_per_epoch)
+        epoch, steps, all_steps = place.steps_in(tick)
         cut_short = self._may_stop or epoch >= place.ticks // place.evals_per_epoch
         if cut_short or self._rows.may_draw(place, epoch):
             batches = self._rows.batches(place, epoch)[steps.start : steps.stop]
             tokens, largest = int(batches.sum()), int(batches.max(initial=0))
         else:
-            whole, all_steps = self._rows.tokens(place, epoch), place.steps_per_epoch
+            whole = self._rows.tokens(place, epoch)
             tokens = whole * steps.stop // all_steps - whole * steps.start // all_steps
             largest = 0
         self._counting.step(len(steps), largest)
-        rows = min(steps.stop * place.batch_size, place.mixture.rows)
-        rows -= min(steps.start * place.batch_size, place.mixture.rows)
+        every = place.mixture.rows_in(epoch)
+        rows = min(steps.stop * place.batch_size, every)
+        rows -= min(steps.start * place.batch_size, every)
         return Work(len(steps), (float(rows), rows), Tokens(train=tokens))
 
 
@@ -431,6 +432,7 @@ def cases_of(
     left_out: dict[str, str] = {}
     for name in dict.fromkeys([recipe.method, *methods]):
         try:
+            refuse_courses(recipe, name)
             options = recipe.options_of(name)
             method = prepare(name, options, budget, recipe.peak_rule)
         except ValueError as error:

@@ -49,9 +49,10 @@ FIELDS = (
     "instruction",
     "input",
     "output",
-    "weight",
 )
-"""What `columns` may name: the fields of the row formats, and the weight of a row."""
+"""What `columns` may name: the fields of the row formats; and WEIGHT."""
+WEIGHT = "weight"
+"""The field of `columns` that is no field of a format: the weight of a row's loss."""
 
 
 def names_files(source: Any) -> bool:
@@ -85,7 +86,7 @@ def _metric(given: Any) -> str:
     if isinstance(given, str) and (given in METRICS or FUNCTION.fullmatch(given)):
         return given
     raise ValueError(
-        f"expected one of {', '.join(METRICS[:-1])}, {{regex: PATTERN}}, {{numeric: TOLERANCE}}, "
+        f"expected {', '.join(METRICS[:-1])}, {{regex: PATTERN}}, {{numeric: TOLERANCE}}, "
         "or a function of yours as package.module:function"
     )
 
@@ -165,7 +166,7 @@ def _columns(given: Any) -> dict[str, str] | None:
         raise ValueError(
             "expected our fields with your columns, such as {prompt: question, completion: answer}"
         )
-    refuse_unknown(given, FIELDS, "field in columns:")
+    refuse_unknown(given, (*FIELDS, WEIGHT), "field in columns:")
     for field, column in given.items():
         try:
             if not isinstance(column, str):
@@ -174,6 +175,40 @@ def _columns(given: Any) -> dict[str, str] | None:
         except ValueError as error:
             raise OptionError(f"columns: {field} is {shown(column)}; {error}", field) from error
     return dict(given)
+
+
+def _by_epoch(given: dict[Any, Any]) -> float | dict[int, float]:
+    """The weights of epochs, in order of time; one that never changes is a number."""
+    weights = dict[int, float]()
+    for key, weight in given.items():
+        epoch = int(key) if isinstance(key, str) and re.fullmatch("[0-9]{1,9}", key) else key
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise ValueError(f"{shown(key)} is no epoch; expected 0, 1, 2, …: {{0: 1, 2: 0.5}}")
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not 0 <= weight <= MOST_COPIES:
+            raise ValueError(
+                f"in epoch {epoch} it is {shown(weight)}; expected a number from 0 to {MOST_COPIES}"
+            )
+        weights[epoch] = float(weight)
+    if 0 not in weights:
+        raise ValueError("epoch 0, the first, has none; expected one: {0: 1, 2: 0.5}")
+    weights = dict(sorted(weights.items()))
+    if not any(weights.values()):
+        raise ValueError("it is 0 in every epoch; expected a weight above 0 in one of them")
+    return weights if len({*weights.values()}) > 1 else weights[0]
+
+
+def weight_in(weight: float | Mapping[int, float], epoch: int) -> float:
+    """The weight in an epoch."""
+    if not isinstance(weight, Mapping):
+        return weight
+    return [each for first, each in weight.items() if first <= epoch][-1]
+
+
+Weight = (
+    Annotated[float, Interval(gt=0, le=MOST_COPIES)]
+    | Annotated[dict[Any, Any], AfterValidator(_by_epoch)]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +222,7 @@ class DatasetSpec:
         also rows in memory.
     columns: the column of each field, where rows name them otherwise; only these are read then.
     weight: rows of an epoch per training row: 0.5 is half of them, drawn anew each epoch, and 2 is
-        each one twice.
+        each one twice. Several by the epochs from which on they hold: `{0: 1, 2: 0.5}`.
     validation_fraction: this share of the training rows is held out instead of `validation`.
     train_rows, validation_rows, test_rows: at most this many rows are used.
     metric: accuracy (the greedy completion equals the reference), nll, one that is built in
@@ -219,7 +254,7 @@ class DatasetSpec:
     max_new_tokens: Annotated[int | None, Ge(1)] = None
     skip_bad_rows: bool = False
     label_noise: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    weight: Annotated[float, Interval(gt=0, le=MOST_COPIES)] = 1.0
+    weight: Weight = 1.0
 
     @staticmethod
     def from_mapping(
