@@ -49,6 +49,7 @@ class Example:
     tools: the functions that a conversation may call, as JSON schemas.
     read_turns: so many turns at the start of a conversation are read; their answers are not
         learned.
+    weight: of its loss in training.
     """
 
     prompt: str
@@ -63,6 +64,7 @@ class Example:
     others: tuple["Example", ...] = ()
     tools: tuple[Any, ...] = ()
     read_turns: int = 0
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,35 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A row's tokens, and which of them are answer tokens."""
+    """A row's tokens, and which of them are answer tokens.
+
+    weight: of the row's loss in training; prompt_weight: of the loss of a token that is no answer.
+        A repr does not have them, since logs have digests of it that are older.
+    """
 
     tokens: tuple[int, ...]
     answer: tuple[bool, ...]
+    weight: float = field(default=1.0, repr=False)
+    prompt_weight: float = field(default=0.0, repr=False)
 
     @property
     def answer_tokens(self) -> int:
         """Answer tokens that can be predicted: the very first token of a row cannot."""
         return sum(self.answer[1:])
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens whose loss is trained."""
+        return len(self.tokens) - 1 if self.prompt_weight else self.answer_tokens
+
+    @property
+    def mass(self) -> float:
+        """What the row adds to the number by which a batch divides its loss: a token counts 1, one
+        of the prompt its weight. The row's own weight is not in it."""
+        answers = self.answer_tokens
+        if not self.prompt_weight:
+            return answers
+        return answers + self.prompt_weight * (len(self.tokens) - 1 - answers)
 
     @property
     def prompt(self) -> tuple[int, ...]:

@@ -63,6 +63,7 @@ from msft.ranks import (
     lost_ranks_named,
     settled,
 )
+from msft.recipe.dataset import FUNCTION
 from msft.recipe.recipe import ADAPTER_KEYS, Recipe, with_rows
 from msft.report import write_report
 from msft.report.card import card_of
@@ -649,7 +650,8 @@ def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
     fingerprint = {"data": corpus.fingerprint(), "model": model, "training": training}
     if corpus.exclusions is not None:  # so that it can be compared row by row with a run on all
         fingerprint |= {ALL_DATA: corpus.fingerprint(with_excluded=True)}
-    for path in {d.spec.metric: None for d in corpus.scored.values() if ":" in d.spec.metric}:
+    metrics = dict.fromkeys(d.spec.metric for d in corpus.scored.values())
+    for path in filter(FUNCTION.fullmatch, metrics):
         digest = source_digest(path)  # older logs do not have it and are not asked
         fingerprint |= {} if digest is None else {f"metric {path}": digest}
     with_adapter = recipe.use_peft or engine.num_frozen  # transformers' Trainer may have its own

@@ -23,7 +23,7 @@ from msft.testing import promised_log
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for one test
 METHODS: dict[str, dict[str, Any]] = {
-    "sft": {"num_train_epochs": 1, "ema_decay": 0.5},
+    "sft": {"num_train_epochs": 1, "ema_decay": 0.5, "prompt_loss_weight": 0.3},
     "msft": {"method_options": {"on_rollback": "restore"}},
     "dynamix": {
         "ema_decay": 0.5,

@@ -619,3 +619,13 @@ def test_what_it_writes_is_trained_as_their_tool_would(
     (shown,) = json.loads(capsys.readouterr().out)["datasets"]["identity"]["shown"]
     assert shown.startswith("<|im_start|>system\nBe brief.<eos>\n<|im_start|>user\nsay ")
     assert "\nnow<eos>\n<|im_start|>assistant\n⟦" in shown
+
+
+@pytest.mark.parametrize(("given", "kept"), [("0.1", 0.1), ("2", None), ("true", None)])
+def test_a_weight_of_prompts_is_carried_over_where_it_is_a_share(
+    given: str, kept: float | None
+) -> None:
+    text = f"base_model: a\ndatasets: [{{path: a.jsonl}}]\nprompt_loss_weight: {given}\n"
+    draft = draft_of(text)
+    assert draft.keys.get("prompt_loss_weight") == kept
+    assert ("prompt_loss_weight" in draft.left) is (kept is None)

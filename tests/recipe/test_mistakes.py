@@ -60,7 +60,7 @@ datasets:
   validation_fraction: 2
 - trian: c.jsonl
   name: b
-  metric: f1
+  metric: f2
 - name: c
 """
     found = said(refused(tmp_path, text))
@@ -78,7 +78,7 @@ datasets:
         "16: sub-dataset 'a/b': validation_fraction is 2",
         "17: sub-dataset 'b': neither validation nor validation_fraction",
         "17: unknown key of a sub-dataset: 'trian'; did you mean 'train'?",
-        "19: sub-dataset 'b': metric is 'f1'",
+        "19: sub-dataset 'b': metric is 'f2'",
         "20: sub-dataset 'c': neither train, path nor benchmark",
         "20: sub-dataset 'c': neither validation nor validation_fraction",
         "recipe.yaml: model_name_or_path is missing",
@@ -96,7 +96,7 @@ datasets:
         ),
         (("method: msft", "method: sft\nlr_scheduler_type: cosin\nwarmup_steps: 5"), 1),
         (("method: msft", "evals_per_epoch: x\ncompute_budget: 0.1"), 1),
-        (("train: c.jsonl", "metric: f1\n  train: c.jsonl\nmean: pooled"), 0),  # not YAML
+        (("train: c.jsonl", "metric: f2\n  train: c.jsonl\nmean: pooled"), 0),  # not YAML
         (("train: c.jsonl", "tran: c.jsonl"), 1),  # and not that train is missing
         (("model_name_or_path: tiny", "model: tiny"), 1),
         (("name: b", "name: a"), 1),

@@ -103,6 +103,7 @@ def test_defaults_are_the_contracts() -> None:
         "early_stopping_patience": None,
         "chat_template": None,
         "completion_only_loss": True,
+        "prompt_loss_weight": 0.0,
     }
     assert {key: getattr(found, key) for key in expected} == expected
     assert {f.name for f in fields(Recipe) if f.init} == {

@@ -339,7 +339,7 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("loss on prompts in words", key("completion_only_loss: no"), 4, ("'no'", "true or false")),
     ("rows of memory", GOOD.replace("a.jsonl", "<3 rows in memory>"), 5, ("rows in memory",)),
     ("no rows wanted", spec("  train_rows: 0"), 7, ("train_rows is 0", "sub-dataset 'a'")),
-    ("unknown metric", spec("  metric: f1"), 7, ("metric is 'f1'", "accuracy, nll")),
+    ("unknown metric", spec("  metric: f2"), 7, ("metric is 'f2'", "accuracy, nll")),
     (
         "pooled mean of two metrics",
         "mean: pooled\n" + GOOD + "- {name: b, train: t, validation: v, metric: nll}\n",

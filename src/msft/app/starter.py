@@ -17,6 +17,7 @@ from msft.engine.model.tokenizers import tokenizer_for
 from msft.errors import DataError, Explained, RecipeError, UsageError
 from msft.example import Example
 from msft.planning.admission import refuse_unwritable
+from msft.recipe.dataset import weight_in
 from msft.recipe.draft import MOST_VALUES, Draft, Tool
 from msft.recipe.importer import drafted, tool_of
 from msft.recipe.importer_datasets import LARGEST
@@ -124,11 +125,12 @@ def _lengths(place: Path, draft: Draft) -> tuple[list[int], str] | None:
         found = load_datasets(recipe)
     except (RecipeError, DataError, OSError):
         return None
-    rows = sum(len(each.train) * each.spec.weight for each in found)
+    drawn = [len(each.train) * weight_in(each.spec.weight, 0) for each in found]
+    rows = sum(drawn)
     sample: list[Example] = []
-    for each in found:
+    for each, of_epoch in zip(found, drawn, strict=True):
         train = each.train
-        count = ceil(len(train) * each.spec.weight * min(1, _SAMPLE / rows))
+        count = ceil(of_epoch * min(1, _SAMPLE / rows))
         sample += [train[number * len(train) // count] for number in range(count)]
     try:
         tokenizer = tokenizer_for(replace(recipe, trust_remote_code=False), _model_here(recipe))

@@ -9,9 +9,9 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
-from math import log
-from typing import Literal
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil, fsum, log
+from typing import Any, Literal
 
 from msft.benchmarks.grading import Grader
 from msft.data.encoding import (
@@ -37,7 +37,7 @@ from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
 from msft.recipe.templates import TEMPLATES, fitted, missing_end, with_system, with_variables
 from msft.search.curves import SELECTION, TEST
-from msft.search.feeds import Mixture, Part, steps_of
+from msft.search.feeds import Mixture, Part
 from msft.search.methods import STOPPING_EARLY, PreparedMethod
 from msft.search.options import ticks_of
 from msft.search.rollout import Settings
@@ -76,6 +76,21 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochSize:
+    """What an epoch has; where samples are drawn anew, its tokens on average."""
+
+    rows: int
+    tokens: int
+    steps: int
+
+
+def later_epochs(sizes: Mapping[int, EpochSize]) -> dict[str, Any]:
+    """For programs, the sizes of later epochs, where they are others than that of the first."""
+    later = {str(epoch): asdict(size) for epoch, size in sizes.items() if epoch}
+    return {"later_epochs": later} if later else {}
+
+
+@dataclass(frozen=True, slots=True)
 class SubDataset:
     """A sub-dataset as the model sees it. `test` is None where the recipe has no test rows,
     `validation` where test rows select. A watched one has no `train` rows.
@@ -87,7 +102,8 @@ class SubDataset:
     watched: of one that is only scored, the splits that its rows are of. Where there are only test
         rows, they stand in the place of those that select.
     part: its share of an epoch, with `epoch_rows` rows of `epoch_tokens` tokens; where a sample is
-        drawn anew each epoch, these are the tokens on average.
+        drawn anew each epoch, these are the tokens on average. Of the first epoch, where a weight
+        changes.
     """
 
     spec: DatasetSpec
@@ -122,6 +138,11 @@ class SubDataset:
         }
         for key, value in known.items():
             object.__setattr__(self, key, value)
+
+    def in_epoch(self, epoch: int) -> tuple[int, int]:
+        """Rows of an epoch, and their tokens on average."""
+        rows, held = self.part.rows_in(epoch) if epoch else self.part.rows, self.train.rows
+        return rows, round(sum(len(row.tokens) for row in held) * rows / len(held))
 
     def rows_of(self, split: str) -> EncodedSplit:
         """The rows of a split, which must be there."""
@@ -198,6 +219,24 @@ class Corpus:
     def mixture(self, rehearsal_fraction: float) -> Mixture:
         return Mixture(tuple(d.part for d in self.datasets.values()), rehearsal_fraction)
 
+    def epochs(self, recipe: Recipe) -> dict[int, EpochSize]:
+        """Rows, tokens and steps of the first epoch, and of each from which on they change."""
+        batch, datasets = recipe.train_batch_size, self.datasets.values()
+        sizes: dict[int, EpochSize] = {}
+        for epoch in sorted({0, *(first for each in datasets for first, _ in each.part.later)}):
+            rows, tokens = map(sum, zip(*(each.in_epoch(epoch) for each in datasets), strict=True))
+            sizes[epoch] = EpochSize(rows, tokens, ceil(rows / batch))
+        return sizes
+
+    def epoch_notes(self, recipe: Recipe) -> list[str]:
+        """Notes on settings that do not fit an epoch; where weights change, not the mean epoch, or
+        not the shortest."""
+        sizes, epochs = self.epochs(recipe), recipe.num_train_epochs
+        steps = sizes[0].steps
+        if len(sizes) > 1:
+            steps = round(self.mixture(0.0).steps(epochs, recipe.train_batch_size) / epochs)
+        return epoch_notes(recipe, max(1, steps), min(size.steps for size in sizes.values()))
+
     def tasks(self, recipe: Recipe, watched: bool = True) -> dict[str, Task]:
         """What is scored of each sub-dataset, and how.
 
@@ -238,6 +277,8 @@ class Corpus:
             for example, row in (*dataset.train_rows(with_excluded), *rows):
                 judged = (example.completion, example.choices, example.answer)
                 digest.update(repr((row, judged)).encode())
+                if row.weight != 1 or row.prompt_weight:  # which a repr does not show
+                    digest.update(repr((row.weight, row.prompt_weight)).encode())
         if self.exclusions is not None and not with_excluded:
             digest.update(self.exclusions.encode())
         return digest.hexdigest()
@@ -280,8 +321,6 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
         noted = [*_chat_notes(each, loaded, tokenizer), *shared[name], *too_long]
         noted += [DIVIDE] if too_long and each.format == TEXT else []
         datasets[name] = _sub_dataset(each, encoded, noted, recipe, tokenizer, context)
-    rows = sum(each.epoch_rows for each in datasets.values())
-    steps = steps_of(rows, recipe.train_batch_size)
     remarks = (*_few_rows(datasets, recipe.selection_split), *_missing_ends(recipe, tokenizer))
     apart = {name: each for name, each in datasets.items() if name in watched}
     trained = {name: each for name, each in datasets.items() if name not in watched}
@@ -296,7 +335,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
     notes = [f"{each.name}: {note}" for each in datasets.values() for note in each.notes]
     notes += corpus.remarks
     notes += [note for note in (excluding, corpus.note) if note]
-    return replace(corpus, notes=(*notes, *epoch_notes(recipe, steps)))
+    return replace(corpus, notes=(*notes, *corpus.epoch_notes(recipe)))
 
 
 DIVIDE = "plain text is not cut: divide long texts into rows of at most max_length tokens"
@@ -424,7 +463,7 @@ def _sub_dataset(
     noted: what there is to say of its rows beside `loaded.notes`.
     """
     spec, notes = loaded.spec, []
-    if spec.columns is not None:  # they decide what is read
+    if spec.columns is not None and [*spec.columns] != ["weight"]:  # they decide what is read
         read = ", ".join(f"{ours} from {column}" for ours, column in spec.columns.items())
         notes.append(f"columns: {read}; other columns are not read")
     notes += [*loaded.notes, *noted]
@@ -458,6 +497,8 @@ def _sub_dataset(
             "prompt_style: text)"
         )
     notes += weight_note(spec, len(train.rows))
+    if spec.columns is not None and "weight" in spec.columns:
+        notes.append(_row_weights_note(spec, train))
     scored = [rows for rows in (validation, test) if rows is not None]
     exemplars = _fitting(loaded.exemplars, scored, spec, tokenizer, context, notes)
     for split, rows in ((SELECTION, validation), (TEST, test)):
@@ -530,11 +571,36 @@ def weight_note(spec: DatasetSpec, size: int) -> list[str]:
     """A note on how many of its rows a weight gives to an epoch."""
     if spec.weight == 1:
         return []
-    copies, rest = divmod(Part.weighted(spec.name, size, spec.weight).rows, size)
-    often = {1: "once", 2: "twice"}.get(copies, f"{copies:,} times")
-    parts = [f"every train row {often}"] if copies else []
-    parts += [f"{rest:,} of {counted(size, 'train row')} drawn anew"] if rest else []
-    return [f"weight {spec.weight:g}: in each epoch {' and '.join(parts)}"]
+    part = Part.weighted(spec.name, size, spec.weight)
+
+    def given(rows: int) -> str:
+        copies, rest = divmod(rows, size)
+        often = {1: "once", 2: "twice"}.get(copies, f"{copies:,} times")
+        parts = [f"every train row {often}"] if copies else []
+        parts += [f"{rest:,} of {counted(size, 'train row')} drawn anew"] if rest else []
+        return " and ".join(parts) or "no row"
+
+    if not isinstance(spec.weight, Mapping):
+        return [f"weight {spec.weight:g}: in each epoch {given(part.rows)}"]
+    courses = [f"from epoch {epoch} on {given(part.rows_in(epoch))}" for epoch in spec.weight]
+    return [f"weight by epoch (the first is 0): {', '.join(courses)}"]
+
+
+def _row_weights_note(spec: DatasetSpec, train: EncodedSplit) -> str:
+    """A note on the weights of rows; DataError where all are 0."""
+    weights = [row.weight for row in train.rows]
+    column = (spec.columns or {})["weight"]
+    if not any(weights):
+        raise DataError(
+            f"{spec.name}: every train row has the weight 0 ({column}), so nothing is learned; "
+            "give some rows a weight above 0"
+        )
+    mean, silent = fsum(weights) / len(weights), weights.count(0)
+    more = f"; {counted(silent, 'row')} with the weight 0" if silent else ""
+    return (
+        f"the loss of each train row is scaled by {column}: {min(weights):g} to {max(weights):g}, "
+        f"mean {mean:.3g}{more}"
+    )
 
 
 # Limits of generations, within the places that a model has
@@ -612,12 +678,13 @@ USUAL_MEMORY = (0.1, 1.0)
 ADVISED_MEMORY = 1 / 3
 
 
-def epoch_notes(recipe: Recipe, steps: int) -> list[str]:
-    """Notes on settings that do not fit an epoch of so many steps."""
+def epoch_notes(recipe: Recipe, steps: int, fewest: int | None = None) -> list[str]:
+    """Notes on settings that do not fit an epoch of so many steps; fewest: of the shortest."""
     notes = _memory_note(recipe.ema_decay, steps) if recipe.ema_decay is not None else []
-    if steps < recipe.evals_per_epoch:
+    fewest = steps if fewest is None else fewest
+    if fewest < recipe.evals_per_epoch:
         notes.append(
-            f"an epoch has {counted(steps, 'step')} but {recipe.evals_per_epoch} evaluations; "
+            f"an epoch has {counted(fewest, 'step')} but {recipe.evals_per_epoch} evaluations; "
             "some ticks will have no step and repeat the scores before them"
         )
     return notes

@@ -496,11 +496,20 @@ def encoded_splits(
                 f"{name}: every {split} row is longer than max_length {recipe.max_length} tokens; "
                 "raise max_length"
             )
-        if split == "train" and not recipe.completion_only_loss:  # prompts are trained too
-            whole = tuple(Encoded(row.tokens, (True,) * len(row.tokens)) for row in found.rows)
-            found = replace(found, rows=whole)
+        share = recipe.prompt_loss_weight if recipe.completion_only_loss else 1.0
+        if split == "train" and (share or any(each.weight != 1 for each in found.examples)):
+            pairs = zip(found.examples, found.rows, strict=True)
+            found = replace(found, rows=tuple(_weighed(e, row, share) for e, row in pairs))
         encoded[split] = found
     return encoded, notes
+
+
+def _weighed(example: Example, row: Encoded, share: float) -> Encoded:
+    """The row with the weight of its loss. share: the weight of a token of the prompt; one that
+    weighs 1 is an answer token like the others."""
+    if share == 1:
+        return Encoded(row.tokens, (True,) * len(row.tokens), example.weight)
+    return Encoded(row.tokens, row.answer, example.weight, share)
 
 
 def _with_calls(example: Example, row: Encoded, tokenizer: Tokenizer) -> Example:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,7 +39,7 @@ from msft.data.readers import (
 from msft.errors import DataError
 from msft.example import Example, Split
 from msft.files import expanded
-from msft.recipe.dataset import DatasetSpec, Rows, names_files
+from msft.recipe.dataset import WEIGHT, DatasetSpec, Rows, names_files
 from msft.recipe.recipe import Recipe
 from msft.recipe.yaml import place_of
 from msft.search.curves import SELECTION, TEST
@@ -173,7 +174,10 @@ def own_splits(
     """These splits of the user's own data; relative files are looked for in `folder`."""
     found = {
         split: load_split(
-            source, f"sub-dataset {spec.name!r}, {split}", spec.skip_bad_rows, reading
+            source,
+            f"sub-dataset {spec.name!r}, {split}",
+            spec.skip_bad_rows,
+            _weighing(spec, reading) if split == "train" else reading,
         )
         for split, source in own_sources(spec, folder or Path(), splits).items()
     }
@@ -191,9 +195,9 @@ def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[RawRow]:
 
 def _by_columns(spec: DatasetSpec) -> Reading:
     """A reading of rows of which only the fields that `columns` names are kept."""
-    columns = spec.columns
+    columns = {ours: column for ours, column in (spec.columns or {}).items() if ours != WEIGHT}
     asked = partial(example_of, chat=spec.format == "chat")
-    if columns is None:
+    if not columns:
         return asked
 
     def read(row: Any, where: str, form: str | None) -> tuple[Example, str]:
@@ -208,6 +212,36 @@ def _by_columns(spec: DatasetSpec) -> Reading:
         return asked({field: row[column] for field, column in columns.items()}, where, form)
 
     return read
+
+
+def _weighing(spec: DatasetSpec, reading: Reading) -> Reading:
+    """A reading that keeps each row's weight, where `columns` names one."""
+    column = (spec.columns or {}).get(WEIGHT)
+    if column is None:
+        return reading
+
+    def weighed(row: Any, where: str, form: str | None) -> tuple[Example, str]:
+        example, found = reading(row, where, form)
+        if column not in row:
+            raise DataError(
+                f"{where}: columns names {column!r} as the weight, which this row does not have "
+                f"(found {shown(sorted(map(str, row)))}); add it, or mend columns"
+            )
+        return replace(example, weight=_weight_in(row[column], column, where)), found
+
+    return weighed
+
+
+def _weight_in(given: Any, column: str, where: str) -> float:
+    """A weight, also as the text that a table has of it."""
+    try:
+        weight = -1.0 if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError, OverflowError):
+        weight = -1.0
+    if not 0 <= weight < inf:
+        found = "null" if given is None else shown(given)
+        raise DataError(f"{where}: {column} is {found}; expected a weight: a number of 0 or more")
+    return weight
 
 
 def _keeping_subject(spec: DatasetSpec, reading: Reading, broad: Mapping[str, str]) -> Reading:

@@ -32,7 +32,6 @@ from msft.ranks import ALONE, Ranks, all_or_fail
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
 from msft.scoring.evaluation import Evaluator
-from msft.search.feeds import steps_of
 
 SIMPLE_TOKENS = 4096
 """Tokens, with padding, of one forward pass of the simple engine that has a gradient."""
@@ -199,13 +198,15 @@ def _settings(
     recipe: Recipe, corpus: Corpus, device: torch.device, ranks: Ranks = ALONE
 ) -> TrainingSettings:
     """What both engines are told."""
-    rows = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
-    per_epoch = steps_of(rows, recipe.train_batch_size)
+    sizes, epochs = corpus.epochs(recipe), recipe.num_train_epochs
+    steps = round(sizes[0].steps * epochs)
+    if len(sizes) > 1:
+        steps = corpus.mixture(0.0).steps(epochs, recipe.train_batch_size)
     return TrainingSettings(
         learning_rate=recipe.learning_rate,
         schedule=recipe.lr_scheduler_type,
         warmup_steps=recipe.warmup_steps,
-        schedule_steps=round(per_epoch * recipe.num_train_epochs),
+        schedule_steps=steps,
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.max_grad_norm,
         bf16=in_bf16(recipe, device),

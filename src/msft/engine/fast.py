@@ -80,7 +80,10 @@ class FastEngine(TorchEngine):
         self.model = model = loaded.model
         self._layers = layers
         self.device: torch.device = next(model.parameters()).device
-        self._rows = {name: [TrainingRow.of(row) for row in part] for name, part in rows.items()}
+        weighted = any(r.weight != 1 or r.prompt_weight for part in rows.values() for r in part)
+        self._rows = {
+            name: [TrainingRow.of(row, weighted) for row in part] for name, part in rows.items()
+        }
         self._settings = settings
         self._schedule_steps = settings.schedule_steps
         self._micro_batch_tokens = settings.micro_batch_tokens
@@ -222,11 +225,11 @@ class FastEngine(TorchEngine):
         """The backward pass of a padded line, which a recorded step replays.
 
         longest: no row is longer.
-        targets: answer tokens of the whole step, where the line is a lane of it.
+        targets: mass of the whole step, where the line is a lane of it.
         """
         if targets is None:
             self._adamw.bad.zero_()
-            targets = (line.labels != NO_LABEL).sum()
+            targets = (line.labels != NO_LABEL).sum() if line.mass is None else line.mass.float()
         bounds = line.bounds.to(torch.int32)
         if not self.model.training:  # to tell all modules takes milliseconds
             self.model.train()
@@ -235,9 +238,10 @@ class FastEngine(TorchEngine):
             return self._backward(line, targets)
 
     def _gradients(self, rows: Sequence[TrainingRow]) -> Tensor:
-        """Losses of the rows. The gradient of the mean over all their answer tokens is left in the
-        parameters; where it is a sum over lanes, the optimizer has it."""
-        targets = sum(len(row.targets) for row in rows)
+        """Losses of the rows. The gradient of their weighted losses over their mass is left in the
+        parameters; where it is a sum over lanes, the optimizer has it. Without weights that is the
+        gradient of the mean over all answer tokens."""
+        targets = sum(row.mass for row in rows)
         self._adamw.bad.zero_()
         if not self.model.training:  # to tell all modules takes milliseconds
             self.model.train()
@@ -280,7 +284,8 @@ class FastEngine(TorchEngine):
     def _backward(self, line: PackedRows, targets: float | Tensor) -> Tensor:
         """Losses of the rows of a line; its gradient, divided by `targets`, is added."""
         nll = self._nll(line, self.model)
-        loss = nll.sum() / targets
+        weighted = nll if line.weights is None else nll * line.weights.float()
+        loss = weighted.sum() / targets
         loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             self._adamw.bad.add_(~loss.isfinite()).clamp_(max=1)
@@ -321,7 +326,7 @@ class FastEngine(TorchEngine):
         return Losses(before, after)
 
     def _nll(self, line: PackedRows, model: Any) -> Tensor:
-        """Negative log-likelihood of each answer token, in fp32."""
+        """Negative log-likelihood of each target, in fp32."""
         logits: Tensor = model(
             input_ids=line.tokens[None],
             position_ids=line.positions[None],
@@ -375,7 +380,7 @@ class OneLane:
         self.add_up, self.forget, self.load = optimizer.add_up, optimizer.forget, optimizer.load
 
     def gradients(
-        self, rows: Sequence[Row], backward: Backward[Row], targets: int, split: Split[Row]
+        self, rows: Sequence[Row], backward: Backward[Row], targets: float, split: Split[Row]
     ) -> Tensor:
         return backward(rows, targets)
 

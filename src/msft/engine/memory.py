@@ -213,19 +213,19 @@ def demand_of(
     total: int | None = None,
 ) -> Demand:
     """total: bytes of the device's memory; None: as it says."""
-    datasets = corpus.datasets.values()
-    rows, tokens = sum(d.epoch_rows for d in datasets), sum(d.epoch_tokens for d in datasets)
+    datasets, sizes = corpus.datasets.values(), corpus.epochs(recipe).values()
+    batches = [1.5 * recipe.train_batch_size * size.tokens / size.rows for size in sizes]
     every = [row for dataset in datasets for row in dataset.train.rows]
     bf16 = in_bf16(recipe, device)
     adapter = recipe.adapter
     sliced = recipe.sharding == "full" and process.world() > 1
     return Demand(
-        batch_tokens=round(1.5 * recipe.train_batch_size * tokens / rows),
-        answers=sum(row.answer_tokens for row in every) / sum(len(row.tokens) for row in every),
+        batch_tokens=round(max(batches)),
+        answers=sum(row.trained_tokens for row in every) / sum(len(row.tokens) for row in every),
         bf16=bf16,
         half_moments=recipe.optim == "adamw_bf16",
         fused=device.type == "cuda"
-        and is_long(recipe, rows, len(corpus.datasets))
+        and is_long(recipe, min(size.rows for size in sizes), len(corpus.datasets))
         and not recipe.use_dora,  # peft's own forward, which the compiler cannot follow
         lean=optimizer_way(device, bf16).path == "kernel",  # which takes no memory beside gradients
         averaged=recipe.ema_decay is not None,

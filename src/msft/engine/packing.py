@@ -7,7 +7,8 @@ itself and needs no change. Attention must not look from one row into another; `
 for each model that nothing does.
 
 **The line.** The host lays out tokens, positions, bounds, targets, labels and owners in one buffer
-of integers (`fill`), which goes to the device in one copy (`PackedRows.over`). Head and loss are
+of integers (`fill`), and weights where rows have some. It goes to the device in one copy
+(`PackedRows.over`). Head and loss are
 computed at *targets* only: the places whose next token is an answer token. On a GPU a line may be
 padded to a shape that comes again, so that a recorded step (`graphs.py`) can be replayed on it:
 unused tokens are a row of their own at the end, unused targets carry no loss, and rows that a
@@ -59,17 +60,32 @@ Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """A row's tokens; its targets are the places whose next token is an answer token."""
+    """A row's tokens; its targets are the places whose next token is trained.
+
+    mass: what the row adds to the number by which a batch divides its loss.
+    answers, weights: of each target, whether its token is of an answer, and the weight of its loss;
+        None: all are, and weigh 1.
+    """
 
     tokens: Integers
     targets: Integers
     labels: Integers
+    mass: float
+    answers: np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None
+    weights: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None
 
     @staticmethod
-    def of(row: Encoded) -> "TrainingRow":
+    def of(row: Encoded, weighted: bool = False) -> "TrainingRow":
+        """weighted: with the weights of its loss."""
         tokens = np.asarray(row.tokens, dtype=np.int64)
-        answers = np.flatnonzero(np.asarray(row.answer[1:], dtype=bool))
-        return TrainingRow(tokens, answers, tokens[answers + 1])
+        marks = np.asarray(row.answer[1:], dtype=bool)
+        targets = np.flatnonzero(marks | (weighted and row.prompt_weight > 0))
+        labels = tokens[targets + 1]
+        if not weighted:
+            return TrainingRow(tokens, targets, labels, len(targets))
+        answers = marks[targets]
+        weights = row.weight * np.where(answers, 1.0, row.prompt_weight)
+        return TrainingRow(tokens, targets, labels, row.mass, answers, weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +93,33 @@ class BufferShape:
     """How many tokens, targets and rows a buffer has room for.
 
     padded: whether there is a last row for unused tokens.
+    weighted: whether targets have weights.
     """
 
     tokens: int
     targets: int
     rows: int
     padded: bool = False
+    weighted: bool = False
 
     @staticmethod
     def of(rows: Sequence[TrainingRow]) -> "BufferShape":
         tokens, targets = sum(len(r.tokens) for r in rows), sum(len(r.targets) for r in rows)
-        return BufferShape(tokens, targets, len(rows))
+        weighted = any(row.weights is not None for row in rows)
+        return BufferShape(tokens, targets, len(rows), weighted=weighted)
 
     def rounded(self, tokens: int, targets: int, rows: int) -> "BufferShape":
         """The next shape whose sizes are multiples; at least one token is left for padding."""
-        return BufferShape(
-            (self.tokens // tokens + 1) * tokens, -(-self.targets // targets) * targets, rows, True
-        )
+        line = (self.tokens // tokens + 1) * tokens
+        return BufferShape(line, -(-self.targets // targets) * targets, rows, True, self.weighted)
 
     @property
     def sizes(self) -> list[int]:
-        """How many tokens, positions, bounds, targets, labels and owners there are."""
+        """How many tokens, positions, bounds, targets, labels and owners there are; and weights,
+        with one more number for the mass of all rows."""
         bounds = self.rows + 1 + self.padded
-        return [self.tokens, self.tokens, bounds, self.targets, self.targets, self.targets]
+        sizes = [self.tokens, self.tokens, bounds, self.targets, self.targets, self.targets]
+        return [*sizes, self.targets + 1] if self.weighted else sizes
 
     @property
     def size(self) -> int:
@@ -111,7 +131,10 @@ class PackedRows:
     """A buffer on the device, seen as a line of rows.
 
     bounds: where each row starts, and where the last one ends.
-    owners: the row that each target belongs to.
+    owners: the row that each target belongs to; of a weighted line, -1 at tokens of prompts.
+    weights, mass: of the loss of each target, and of all rows, in fp64; None: targets weigh 1.
+
+    All are views of the buffer, which is written anew before a recorded step is replayed.
     """
 
     tokens: Tensor
@@ -121,20 +144,26 @@ class PackedRows:
     labels: Tensor
     owners: Tensor
     rows: int
+    weights: Tensor | None = None
+    mass: Tensor | None = None
 
     @staticmethod
     def over(buffer: Tensor, shape: BufferShape) -> "PackedRows":
         """A buffer that `fill` has written, or will write."""
-        tokens, positions, bounds, targets, labels, owners = torch.split(
+        tokens, positions, bounds, targets, labels, owners, *weighted = torch.split(
             buffer[: shape.size], shape.sizes
         )
-        return PackedRows(tokens, positions, bounds, targets, labels, owners, shape.rows)
+        line = (tokens, positions, bounds, targets, labels, owners, shape.rows)
+        if not weighted:
+            return PackedRows(*line)
+        numbers = weighted[0].view(torch.float64)
+        return PackedRows(*line, numbers[:-1], numbers[-1])
 
 
 def fill(buffer: Integers, rows: Sequence[TrainingRow], shape: BufferShape) -> None:
     """Write rows into a buffer of `shape.size` integers."""
     ends = np.cumsum(shape.sizes)
-    tokens, positions, bounds, targets, labels, owners = np.split(buffer, ends[:-1])
+    tokens, positions, bounds, targets, labels, owners, *weighted = np.split(buffer, ends[:-1])
     lengths = np.fromiter((len(row.tokens) for row in rows), np.int64, len(rows))
     counts = np.fromiter((len(row.targets) for row in rows), np.int64, len(rows))
     edges = np.concatenate([[0], np.cumsum(lengths)])
@@ -146,6 +175,12 @@ def fill(buffer: Integers, rows: Sequence[TrainingRow], shape: BufferShape) -> N
     targets[:answered] += np.repeat(edges[:-1], counts)
     labels[:answered] = np.concatenate([row.labels for row in rows])
     owners[:answered] = np.repeat(np.arange(len(rows)), counts)
+    if weighted:  # floating-point numbers, bit by bit in integers
+        numbers = weighted[0].view(np.float64)
+        numbers[:answered] = np.concatenate([row.weights for row in rows])
+        numbers[answered:-1] = 0.0
+        numbers[-1] = sum(row.mass for row in rows)
+        owners[:answered][~np.concatenate([row.answers for row in rows])] = -1
     if shape.padded:
         tokens[used:] = 0
         positions[used:] = 0  # a place that every model has
@@ -165,7 +200,7 @@ def packed(rows: Sequence[TrainingRow], device: torch.device) -> PackedRows:
 
 
 def row_means(nll: Tensor, line: PackedRows) -> Tensor:
-    """Mean loss of each row over its targets, always added in one order; 0 without targets."""
+    """Mean loss of each row over its answers, always added in one order; 0 without answers."""
     mine = (line.owners == torch.arange(line.rows, device=nll.device)[:, None]) & (
         line.labels != NO_LABEL
     )

@@ -519,7 +519,7 @@ class DataParallel:
     # Gradients.
 
     def gradients(
-        self, rows: Sequence[Row], backward: Backward[Row], targets: int, split: Split[Row]
+        self, rows: Sequence[Row], backward: Backward[Row], targets: float, split: Split[Row]
     ) -> Tensor:
         """Losses of all rows; the gradients of what this rank owns go to its optimizer, in fp32.
 
@@ -682,7 +682,7 @@ class FullSharding:
         self,
         rows: Sequence[Row],
         backward: Callable[[Sequence[Row], float], Tensor],
-        targets: int,
+        targets: float,
         split: Callable[[Sequence[Row]], list[list[Row]]],
     ) -> Tensor:
         """As `DataParallel.gradients`; all ranks take the same number of passes, some of them

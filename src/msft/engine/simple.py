@@ -135,16 +135,21 @@ class SimpleEngine(TorchEngine):
         return Losses(losses, update=Update(rate, lambda: float(norm)))
 
     def _losses(self, rows: Sequence[Encoded], gradients: bool = False) -> list[float]:
-        """Losses of the rows; the gradient of their mean over all answer tokens, if asked for."""
+        """Losses of the rows. If asked for, the gradient of their weighted losses over their mass;
+        without weights that is the mean over all answer tokens."""
         self._model.train(gradients)
         self._adamw.zero_grad()
-        answer_tokens = sum(row.answer_tokens for row in rows)
+        mass = sum(row.mass for row in rows)
         losses: list[float] = []
         for part in _padded_batches(rows, self._settings.micro_batch_tokens, self._loaded.padded):
             with torch.set_grad_enabled(gradients):
-                sums = answer_nll(self._model, part, self._settings.bf16)
+                if gradients and any(row.weight != 1 or row.prompt_weight for row in part):
+                    sums, loss = weighted_nll(self._model, part, self._settings.bf16)
+                else:
+                    sums = answer_nll(self._model, part, self._settings.bf16)
+                    loss = sums.sum()
                 if gradients:
-                    (sums.sum() / answer_tokens).backward()  # type: ignore[no-untyped-call]
+                    (loss / mass).backward()  # type: ignore[no-untyped-call]
             pairs = zip(sums.tolist(), part, strict=True)
             losses += [loss / max(1, row.answer_tokens) for loss, row in pairs]
         return losses
@@ -257,17 +262,34 @@ class SimplePredictor:
 
 def answer_nll(model: Any, rows: Sequence[Encoded], bf16: bool = False) -> Tensor:
     """-log p of each row's answer tokens, summed in fp32; rows are padded on the right."""
+    answer = _padded([row.answer for row in rows], model.device).bool()
+    return _token_nll(model, rows, answer, bf16).sum(1)
+
+
+def weighted_nll(model: Any, rows: Sequence[Encoded], bf16: bool = False) -> tuple[Tensor, Tensor]:
+    """As `answer_nll`; and the losses of all tokens of all rows with their weights, summed."""
+    shares = _padded(
+        [[1.0 if answer else row.prompt_weight for answer in row.answer] for row in rows],
+        model.device,
+    )
+    answer = _padded([row.answer for row in rows], model.device).bool()
+    weights = torch.tensor([row.weight for row in rows], device=model.device)
+    nll = _token_nll(model, rows, shares > 0, bf16)
+    return (nll * answer[:, 1:]).sum(1), (nll * shares[:, 1:] * weights[:, None]).sum()
+
+
+def _token_nll(model: Any, rows: Sequence[Encoded], counted: Tensor, bf16: bool) -> Tensor:
+    """-log p of each token but the first, in fp32; 0 where it is not counted."""
     tokens = _padded([row.tokens for row in rows], model.device)
     mask = _padded([[1] * len(row.tokens) for row in rows], model.device)
-    answer = _padded([row.answer for row in rows], model.device).bool()
     with _autocast(model, bf16):
         logits = model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
-    labels = tokens.masked_fill(~answer, NO_LABEL)[:, 1:]
+    labels = tokens.masked_fill(~counted, NO_LABEL)[:, 1:]
     logits = logits[:, :-1].float().transpose(1, 2)
-    return functional.cross_entropy(logits, labels, reduction="none").sum(1)
+    return functional.cross_entropy(logits, labels, reduction="none")
 
 
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+def _padded(rows: Sequence[Sequence[float]], device: torch.device) -> Tensor:
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
 

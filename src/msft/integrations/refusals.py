@@ -64,6 +64,8 @@ ELSEWHERE = {
     "export_dtype": "the result has the dtype of the trainer's model: load that in another one",
     "exclude_rows": "rows of a trainer come as they are: take these rows out of what is given to "
     "train",
+    "prompt_loss_weight": "the loss is the trainer's: it trains prompts with the weight 0 or 1, by "
+    "completion_only_loss and assistant_only_loss in its args",
     "lanes": _DEVICES,
     "sharding": _DEVICES,
 }

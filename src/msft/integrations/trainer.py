@@ -224,12 +224,11 @@ class _Run:
         """Steps on which the learning rate's course is laid out; where a method rolls back, the
         most that there can be."""
         recipe = self._recipe
-        rows = sum(dataset.epoch_rows for dataset in self._corpus.datasets.values())
         epochs = recipe.num_train_epochs
         if recipe.method in ROLLING_BACK:
             stages = recipe.method_options.get("max_stages") or 2 * len(self._corpus.datasets)
             epochs = recipe.compute_budget * stages
-        return max(1, round(steps_of(rows, recipe.train_batch_size) * epochs))
+        return max(1, self._corpus.mixture(0.0).steps(epochs, recipe.train_batch_size))
 
     def _epochs(self, *given: Any, **named: Any) -> None:
         trainer = self._trainer

@@ -28,7 +28,7 @@ from msft.files import FOLDER, expanded, read_text, refuse_other_kind
 from msft.observers.hub import refuse_unpushable
 from msft.observers.trackers import refuse_missing
 from msft.ranks import ALONE, Ranks
-from msft.recipe.dataset import DatasetSpec, names_files
+from msft.recipe.dataset import FUNCTION, DatasetSpec, names_files
 from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
 from msft.recipe.templates import TEMPLATES
@@ -221,7 +221,7 @@ def refuse_absent(recipe: Recipe, model: str) -> None:
         gguf_header(model)
     refuse_missing_files(recipe)
     for spec in recipe.datasets:
-        if ":" in spec.metric:
+        if FUNCTION.fullmatch(spec.metric):
             own_metric(spec.metric)
 
 

@@ -33,7 +33,8 @@ from msft.engine.decode.plans import answer_plan
 from msft.engine.memory import EvaluationSize, EvaluationSizes
 from msft.errors import UsageError, WrongMethod
 from msft.example import Encoded
-from msft.recipe.recipe import Recipe
+from msft.recipe.dataset import FUNCTION
+from msft.recipe.recipe import Recipe, refuse_courses
 from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.run.history import History
 from msft.run.log import Event, Log, RolloutEvent, Tokens
@@ -43,7 +44,7 @@ from msft.run.worker import EngineWorker, Question, Work
 from msft.scoring.evaluation import Evaluator, judged, kind_of
 from msft.search.curves import SELECTION, TEST, value
 from msft.search.draws import shuffled
-from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, Part, epoch_and_steps
+from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, Part
 from msft.search.methods import METHODS, PreparedMethod, prepare, prepared_audit
 from msft.search.options import ticks_of
 from msft.search.rollout import Settings
@@ -344,18 +345,19 @@ class CountingWorker(EngineWorker):
         place = self._place
         if place is None:
             return super().advance(tick)
-        epoch, steps = epoch_and_steps(tick, place.steps_per_epoch, place.evals_per_epoch)
+        epoch, steps, all_steps = place.steps_in(tick)
         cut_short = self._may_stop or epoch >= place.ticks // place.evals_per_epoch
         if cut_short or self._rows.may_draw(place, epoch):
             batches = self._rows.batches(place, epoch)[steps.start : steps.stop]
             tokens, largest = int(batches.sum()), int(batches.max(initial=0))
         else:
-            whole, all_steps = self._rows.tokens(place, epoch), place.steps_per_epoch
+            whole = self._rows.tokens(place, epoch)
             tokens = whole * steps.stop // all_steps - whole * steps.start // all_steps
             largest = 0
         self._counting.step(len(steps), largest)
-        rows = min(steps.stop * place.batch_size, place.mixture.rows)
-        rows -= min(steps.start * place.batch_size, place.mixture.rows)
+        every = place.mixture.rows_in(epoch)
+        rows = min(steps.stop * place.batch_size, every)
+        rows -= min(steps.start * place.batch_size, every)
         return Work(len(steps), (float(rows), rows), Tokens(train=tokens))
 
 
@@ -434,6 +436,7 @@ def cases_of(
     left_out: dict[str, str] = {}
     for name in dict.fromkeys([recipe.method, *methods]):
         try:
+            refuse_courses(recipe, name)
             options = recipe.options_of(name)
             method = prepare(name, options, budget, recipe.peak_rule)
         except ValueError as error:
@@ -524,8 +527,8 @@ def audit_round(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, stems: boo
 
 LINE = 2**62
 """How lines are cut does not change their tokens."""
-NO_METRIC = "none"
-"""Stands for a metric of the user's own, which is not called: its rows are generated too."""
+STAND_IN = "f1"
+"""For a metric of the user's own, which is not called: rows of both are generated to their ends."""
 
 
 def evaluation_sizes(
@@ -548,7 +551,10 @@ def evaluation_sizes(
 
 def _silent(tasks: Mapping[str, Task]) -> dict[str, Task]:
     """The tasks without metrics of the user's own."""
-    return {n: replace(t, metric=NO_METRIC) if ":" in t.metric else t for n, t in tasks.items()}
+    return {
+        name: replace(task, metric=STAND_IN) if FUNCTION.fullmatch(task.metric) else task
+        for name, task in tasks.items()
+    }
 
 
 def _written(task: Task, split: EncodedSplit) -> list[int]:

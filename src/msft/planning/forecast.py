@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from msft.data.corpus import Corpus
+from msft.data.corpus import Corpus, later_epochs
 from msft.data.splits import question_of
 from msft.engine.memory import (
     Demand,
@@ -49,7 +49,6 @@ from msft.recipe.recipe import Recipe, recipe_keys
 from msft.run.history import inference_flops, look_ahead_flops, train_flops
 from msft.run.log import Tokens
 from msft.search.curves import SELECTION, TEST
-from msft.search.feeds import steps_of
 from msft.search.methods.audit import FOLDS
 from msft.text import counted
 
@@ -259,12 +258,11 @@ def _splits(name: str, evaluations: EvaluationSizes) -> dict[str, Any]:
 
 
 def _epoch(recipe: Recipe, corpus: Corpus) -> dict[str, Any]:
-    rows = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
-    steps = steps_of(rows, recipe.train_batch_size)
+    sizes = corpus.epochs(recipe)
+    steps = sizes[0].steps
     return {
-        "rows": rows,
-        "tokens": sum(dataset.epoch_tokens for dataset in corpus.datasets.values()),
-        "steps": steps,
+        **asdict(sizes[0]),
+        **later_epochs(sizes),
         "batch_size": recipe.train_batch_size,
         "evaluations": recipe.evals_per_epoch,
         "rollout_epochs": recipe.compute_budget,

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, PlainValidator
@@ -22,7 +23,8 @@ from msft.recipe.keys import (
 from msft.search.options import Ge, Interval, fit_fields, refuse_unknown, unknown
 from msft.text import shown
 
-METRICS = ("accuracy", "nll")
+METRICS = ("accuracy", "nll", "contains", "f1", "rouge_l", "json_equal", "numeric", "regex")
+WITH_OPTION = ("numeric", "regex")
 FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 SPLITS = ("train", "validation", "test")
 MOST_COPIES = 1000
@@ -56,7 +58,9 @@ FIELDS = (
     "output",
     "text",
 )
-"""What `columns` may name: the fields of the row formats."""
+"""What `columns` may name: the fields of the row formats; and WEIGHT."""
+WEIGHT = "weight"
+"""The field of `columns` that is no field of a format: the weight of a row's loss."""
 CHAT_KEYS = ("format", "chat_template", "system_prompt", "chat_template_kwargs")
 """Keys that say how conversations are written."""
 
@@ -76,12 +80,56 @@ def _name(given: str) -> str:
     return given
 
 
-def _metric(given: str) -> str:
-    if given not in METRICS and not FUNCTION.fullmatch(given):
+def _metric(given: Any) -> str:
+    """The name of a metric; with an option, `name: option` in one text."""
+    name, option = given, None
+    if isinstance(given, Mapping) and len(given) == 1:
+        [(name, option)] = given.items()
+    elif isinstance(given, str) and given.partition(":")[0] in WITH_OPTION:
+        name, colon, option = given.partition(":")
+        option = option.removeprefix(" ") if colon else None
+    if name == "regex":
+        return f"regex: {_pattern(option)}"
+    if name == "numeric":
+        tolerance = _tolerance(option)
+        return f"numeric: {tolerance!r}" if tolerance else "numeric"
+    if isinstance(given, str) and (given in METRICS or FUNCTION.fullmatch(given)):
+        return given
+    raise ValueError(
+        f"expected {', '.join(METRICS[:-1])}, {{regex: PATTERN}}, {{numeric: TOLERANCE}}, "
+        "or a function of yours as package.module:function"
+    )
+
+
+def metric_parts(metric: str) -> tuple[str, str | None]:
+    """The name of a metric, and its option as text: the pattern of `regex`, the tolerance of
+    `numeric`."""
+    name, colon, option = metric.partition(": ")
+    return name, option if colon else None
+
+
+def _pattern(option: Any) -> str:
+    if not isinstance(option, str) or not option:
         raise ValueError(
-            "expected accuracy, nll, or a function of yours as package.module:function"
+            "regex needs a pattern; expected {regex: PATTERN}, such as {regex: '[A-E]'}"
         )
-    return given
+    try:
+        re.compile(writable(option))
+    except re.error as error:
+        raise ValueError(f"{shown(option)} is no regular expression: {error}; mend it") from error
+    return option
+
+
+def _tolerance(option: Any) -> float:
+    try:
+        tolerance = 0.0 if option is None else float(option)
+    except (TypeError, ValueError):
+        tolerance = -1.0
+    if isinstance(option, bool) or not 0 <= tolerance < inf:
+        raise ValueError(
+            f"its tolerance is {shown(option)}; expected a number of 0 or more: {{numeric: 0.01}}"
+        )
+    return tolerance
 
 
 def _benchmark(given: str) -> str:
@@ -128,7 +176,7 @@ def _columns(given: Any) -> dict[str, str] | None:
         raise ValueError(
             "expected our fields with your columns, such as {prompt: question, completion: answer}"
         )
-    refuse_unknown(given, FIELDS, "field in columns:")
+    refuse_unknown(given, (*FIELDS, WEIGHT), "field in columns:")
     for field, column in given.items():
         try:
             if not isinstance(column, str):
@@ -186,6 +234,40 @@ class Guard:
             )
 
 
+def _by_epoch(given: dict[Any, Any]) -> float | dict[int, float]:
+    """The weights of epochs, in order of time; one that never changes is a number."""
+    weights = dict[int, float]()
+    for key, weight in given.items():
+        epoch = int(key) if isinstance(key, str) and re.fullmatch("[0-9]{1,9}", key) else key
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise ValueError(f"{shown(key)} is no epoch; expected 0, 1, 2, …: {{0: 1, 2: 0.5}}")
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not 0 <= weight <= MOST_COPIES:
+            raise ValueError(
+                f"in epoch {epoch} it is {shown(weight)}; expected a number from 0 to {MOST_COPIES}"
+            )
+        weights[epoch] = float(weight)
+    if 0 not in weights:
+        raise ValueError("epoch 0, the first, has none; expected one: {0: 1, 2: 0.5}")
+    weights = dict(sorted(weights.items()))
+    if not any(weights.values()):
+        raise ValueError("it is 0 in every epoch; expected a weight above 0 in one of them")
+    return weights if len({*weights.values()}) > 1 else weights[0]
+
+
+def weight_in(weight: float | Mapping[int, float], epoch: int) -> float:
+    """The weight in an epoch."""
+    if not isinstance(weight, Mapping):
+        return weight
+    return [each for first, each in weight.items() if first <= epoch][-1]
+
+
+Weight = (
+    Annotated[float, Interval(gt=0, le=MOST_COPIES)]
+    | Annotated[dict[Any, Any], AfterValidator(_by_epoch)]
+)
+
+
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
     """A sub-dataset as the recipe names it.
@@ -202,11 +284,11 @@ class DatasetSpec:
     system_prompt: for conversations that do not begin with one.
     chat_template_kwargs: values for variables of the chat template, such as enable_thinking.
     weight: rows of an epoch per training row: 0.5 is half of them, drawn anew each epoch, and 2 is
-        each one twice.
+        each one twice. Several by the epochs from which on they hold: `{0: 1, 2: 0.5}`.
     validation_fraction: this share of the training rows is held out instead of `validation`.
     train_rows, validation_rows, test_rows: at most this many rows are used.
-    metric: accuracy (the greedy completion equals the reference), nll, or a function of the
-        user's as `package.module:function`.
+    metric: accuracy (the greedy completion equals the reference), nll, one that is built in
+        (`scoring/metrics.py`), or a function of the user's as `package.module:function`.
     keep: never excluded.
     split_by: a column, or `subject` or `group` of a benchmark that has them; each value becomes a
         sub-dataset `name.value` of its own, to which the other keys apply.
@@ -232,7 +314,7 @@ class DatasetSpec:
     train_rows: Annotated[int | None, Ge(1)] = None
     validation_rows: Annotated[int | None, Ge(1)] = None
     test_rows: Annotated[int | None, Ge(1)] = None
-    metric: Annotated[str, AfterValidator(_metric)] = "accuracy"
+    metric: Annotated[str, PlainValidator(_metric)] = "accuracy"
     keep: bool = False
     split_by: Text | None = None
     split_min_rows: Annotated[int, Ge(1)] = 50
@@ -240,7 +322,7 @@ class DatasetSpec:
     max_new_tokens: Annotated[int | None, Ge(1)] = None
     skip_bad_rows: bool = False
     label_noise: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    weight: Annotated[float, Interval(gt=0, le=MOST_COPIES)] = 1.0
+    weight: Weight = 1.0
     watch: bool = False
     guard: Guard | None = None
 

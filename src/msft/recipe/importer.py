@@ -232,12 +232,20 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
 """How values of our keys are read from theirs; None: there is no such value here."""
 
 
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
 def _by_value(draft: Draft, key: str, value: Any) -> bool:
     """Read a key whose value decides what becomes of it; False where it is none of these."""
     usual = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
     match key:
         case "train_on_inputs" | "train_on_prompt":
             draft.carry(key, "completion_only_loss", not value)
+        case "prompt_loss_weight" if _is_share(value):
+            draft.carry(key, key, value)
+        case "prompt_loss_weight":
+            draft.leave(key, "expected a number from 0 to 1", True)
         case "assistant_only_loss" if not value:  # off, it says nothing about prompts
             draft.silent.append(key)
         case "assistant_only_loss" | "completion_only_loss":

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
+from math import ceil
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from pydantic import SkipValidation
 
 from msft.errors import KeyPath, OptionError, RecipeError, explaining
 from msft.files import expanded
-from msft.recipe.dataset import SPLITS, DatasetSpec, names_files, specs_of
+from msft.recipe.dataset import SPLITS, DatasetSpec, names_files, specs_of, weight_in
 from msft.recipe.foreign_keys import ALIASES, FOREIGN, meant_key, unknown_key
 from msft.recipe.keys import (
     ALL_LINEAR,
@@ -128,6 +129,7 @@ class Recipe:
     saving_timeout: the same, while another one loads, compiles, evaluates or saves.
     chat_template: of conversations, instead of the tokenizer's: a .jinja file, or its text.
     completion_only_loss: false trains on prompts too; scores are taken on answers all the same.
+    prompt_loss_weight: of the loss of a token of the prompt; 1 is completion_only_loss: false.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
     exclude_rows: a file that names train rows by their hashes, which are not trained.
@@ -196,6 +198,7 @@ class Recipe:
     saving_timeout: Annotated[int, Ge(1)] = 7200
     chat_template: Template = None
     completion_only_loss: bool = True
+    prompt_loss_weight: Annotated[float, Interval(ge=0, le=1)] = 0.0
     num_fewshot: Annotated[int | None, Ge(0)] = None
     prompt_style: Literal["letters", "text"] = "letters"
     choice_norm: Literal["chars", "tokens", "none"] = "chars"
@@ -262,6 +265,8 @@ class Recipe:
             meant = meant_key(key, FOREIGN, _STAND_INS)
             if meant:
                 keys.setdefault(meant, _STAND_INS[meant])
+        if keys.get("completion_only_loss") is False and "prompt_loss_weight" in keys:
+            mistakes += [_two_weights(keys["prompt_loss_weight"])]
         if "model_name_or_path" not in keys:
             keys["model_name_or_path"] = _STAND_INS["model_name_or_path"]
             said = (
@@ -457,6 +462,8 @@ class Recipe:
                 elif isinstance(spec[split], tuple):
                     spec[split] = list(spec[split])
             spec["guard"] = spec["guard"] and asdict(spec["guard"])
+        if not self.completion_only_loss:  # which is the weight of prompts
+            del keys["prompt_loss_weight"]
         return dump({**keys, "datasets": specs})
 
 
@@ -590,6 +597,7 @@ def _adapter_of(recipe: Recipe) -> AdapterOptions | None:
 def _contradictions(recipe: Recipe) -> Iterator[RecipeError]:
     """Keys that do not go together."""
     yield from _of_datasets(recipe)
+    yield from _of_weights(recipe)
     yield from _of_selection(recipe)
     yield from _of_early_stopping(recipe)
     yield from _of_peaks(recipe)
@@ -631,6 +639,64 @@ def _of_datasets(recipe: Recipe) -> Iterator[RecipeError]:
             ("mean",),
             because=("metric",),
         )
+
+
+def _of_weights(recipe: Recipe) -> Iterator[RecipeError]:
+    """Weights that change by epoch need a method of one roll-out, every sub-dataset in some epoch
+    and somebody in every epoch; prompts have one weight."""
+    if recipe.prompt_loss_weight and not recipe.completion_only_loss:
+        yield _two_weights(recipe.prompt_loss_weight)
+    weights = {n: each.weight for n, each in enumerate(recipe.datasets) if not each.is_watched}
+    changing = {n: each for n, each in weights.items() if isinstance(each, Mapping)}
+    last = ceil(recipe.num_train_epochs) - 1
+    for number, weight in changing.items():
+        what, place = f"weight of {recipe.datasets[number].name!r}", ("datasets", number, "weight")
+        try:
+            refuse_courses(recipe, recipe.method)
+        except RecipeError as error:
+            yield error
+            return
+        if not any(each for epoch, each in weight.items() if epoch <= last):
+            yield RecipeError(
+                f"{what} is 0 in all of the {recipe.num_train_epochs:g} epochs, so it is never "
+                "trained; give it a weight above 0 in one of them, or leave the sub-dataset out",
+                place,
+                because=("num_train_epochs",),
+            )
+    if len(changing) < len(weights):
+        return
+    for epoch in sorted({epoch for weight in changing.values() for epoch in weight}):
+        if epoch <= last and not any(weight_in(each, epoch) for each in weights.values()):
+            yield RecipeError(
+                f"in epoch {epoch} every sub-dataset has the weight 0, so there is nothing to "
+                "train; give one of them a weight above 0",
+                ("datasets",),
+                because=("weight",),
+            )
+            return
+
+
+def refuse_courses(recipe: Recipe, method: str) -> None:
+    """RecipeError where a weight changes by epoch, and a method has no epochs one after the
+    other."""
+    for number, spec in enumerate(recipe.datasets):
+        if isinstance(spec.weight, Mapping) and method not in ("sft", "soup"):
+            raise RecipeError(
+                f"weight of {spec.name!r} changes by epoch, but method {method} does not train the "
+                "epochs of all sub-datasets one after the other; use method: sft or soup, or one "
+                "number as weight",
+                ("datasets", number, "weight"),
+                because=("method",),
+            )
+
+
+def _two_weights(weight: float) -> RecipeError:
+    return RecipeError(
+        f"prompt_loss_weight is {weight:g}, but completion_only_loss: false gives prompts the "
+        "weight 1; keep one of them",
+        ("prompt_loss_weight",),
+        because=("completion_only_loss",),
+    )
 
 
 def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
@@ -826,6 +892,16 @@ def _remarks(
         inline = is_template(recipe.chat_template)
         source = "the recipe's own text" if inline else recipe.chat_template
         yield f"chat_template: conversations are written by {source}"
+    for spec in recipe.datasets:
+        last = ceil(recipe.num_train_epochs) - 1
+        weight = spec.weight if isinstance(spec.weight, Mapping) else {}
+        if late := [epoch for epoch in weight if epoch > last]:
+            yield (
+                f"weight of {spec.name}: epoch {late[0]} is never reached, since "
+                f"num_train_epochs is {recipe.num_train_epochs:g} and the first epoch is 0"
+            )
+    if recipe.prompt_loss_weight:
+        yield f"prompt_loss_weight is {recipe.prompt_loss_weight:g}: prompts are trained too"
     if not recipe.completion_only_loss:
         yield "completion_only_loss is false: prompts are trained too"
     if recipe.selection_split == TEST:

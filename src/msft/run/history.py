@@ -13,6 +13,7 @@ look-ahead (6·F + 8·T)·t, and evaluation, of the merged model, 2·F·t.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -697,16 +698,21 @@ def schedule_of(history: History) -> dict[str, Any]:
     stages: list[dict[str, Any]] = []
     for rollout, ticks in history.path(history.best or BASE):
         asked = history.stages[rollout].asked
-        stages.append(
-            {
-                "active": dict(asked.active),
-                "rehearsed": dict(asked.rehearsed),
-                "ticks": ticks,
-                "epochs": ticks / per_epoch,
-                "optimizer": asked.optimizer,
-                "feed": dict(asked.feed),
-            }
-        )
+        changes = {int(epoch) * per_epoch for each in asked.later.values() for epoch in each}
+        begins = [0, *sorted(tick for tick in changes if tick < ticks)]
+        for begin, end in pairwise([*begins, ticks]):  # a stage for each course of the weights
+            rows = asked.rows_in(begin // per_epoch)
+            active = {name: rows[name] for name in asked.active if rows[name] or not asked.later}
+            stages.append(
+                {
+                    "active": active,
+                    "rehearsed": dict(asked.rehearsed),
+                    "ticks": end - begin,
+                    "epochs": (end - begin) / per_epoch,
+                    "optimizer": "kept" if begin else asked.optimizer,
+                    "feed": dict(asked.feed),
+                }
+            )
     return {
         "method": history.start.method,
         "seed": history.start.seed,

@@ -117,6 +117,7 @@ class RolloutEvent:
 
     scored: whether its ticks are scored; recorded where they are not.
     among: a digest of the row numbers that alone are trained; recorded where there is one.
+    later: rows per epoch from a later epoch on; recorded where a weight changes.
     """
 
     event: ClassVar[str] = "rollout"
@@ -131,6 +132,15 @@ class RolloutEvent:
     keep: Keep = CONTENDERS
     scored: bool = True
     among: str = ""
+    later: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def rows_in(self, epoch: int) -> dict[str, int]:
+        """Rows in an epoch, of active and rehearsed sub-datasets."""
+        rows = {**self.active, **self.rehearsed}
+        for name, changes in self.later.items():
+            reached = [number for first, number in changes.items() if int(first) <= epoch]
+            rows[name] = reached[-1] if reached else rows[name]
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +272,12 @@ _KINDS: dict[str, type[Event]] = {
 
 UNRECORDED: tuple[Keep, ...] = (CONTENDERS, "best")
 """Ticks held that a log does not name: no answer depends on which of the two it was."""
-_USUAL: tuple[tuple[str, Any], ...] = (("scored", True), ("among", ""), ("guards", {}))
+_USUAL: tuple[tuple[str, Any], ...] = (
+    ("scored", True),
+    ("among", ""),
+    ("guards", {}),
+    ("later", {}),
+)
 
 
 def to_json(event: Event) -> dict[str, Any]:

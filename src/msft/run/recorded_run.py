@@ -639,6 +639,7 @@ def rollout_event(
         keep=keep,
         scored=scored,
         among=sha256(repr(numbers).encode()).hexdigest() if numbers else "",
+        later={p.name: {str(e): rows for e, rows in p.later} for p in parts if p.later},
     )
 
 

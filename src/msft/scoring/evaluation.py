@@ -2,10 +2,10 @@
 
 A row is scored in one of three ways.
 
-- *generate* (`accuracy`, or a metric of the user's own): the model writes on from the prompt, the
-  likeliest token each time. The answer is right if it equals the reference after trimming and case
-  folding. A benchmark with a grader compares the answers that the grader finds in both texts. A
-  user's metric says what a text is worth.
+- *generate* (`accuracy`, or a function of `metrics.py` or of the user's own): the model writes on
+  from the prompt, the likeliest token each time. The answer is right if it equals the reference
+  after trimming and case folding. A benchmark with a grader compares the answers that the grader
+  finds in both texts. A function says what a text is worth.
 - *choose* (`accuracy` of rows with choices): the choice with the highest likelihood by its length
   (`choice_norm`) is the answer.
 - *measure* (`nll`): the score is the loss of the reference.
@@ -33,9 +33,10 @@ from msft.data.encoding import (
     encoded_prompts,
 )
 from msft.example import Encoded, Example
+from msft.recipe.dataset import FUNCTION, metric_parts
 from msft.run.engine import Likelihoods, Predictor
 from msft.run.rows import Judged, Sample, Scored
-from msft.scoring.metrics import judged_by, own_metric
+from msft.scoring.metrics import RIGHT_OR_WRONG, built_in, judged_by, own_metric, read_by
 from msft.search.curves import SELECTION, Score
 from msft.search.judging import JudgedRows, Kind
 
@@ -118,7 +119,11 @@ class Evaluator:
         self._text = texts_of(tokenizer)
         self._endings = Endings(self._text, len(tokenizer))
         self._known: dict[tuple[Any, ...], Any] = {}
-        self._own = {n: own_metric(t.metric) for n, t in tasks.items() if ":" in t.metric}
+        self._own = {
+            n: own_metric(t.metric) if FUNCTION.fullmatch(t.metric) else built_in(t.metric)
+            for n, t in tasks.items()
+            if t.metric not in ("accuracy", "nll")
+        }
 
     def __call__(self, names: Sequence[str], split: str) -> Scored:
         answers = self.answered(names, split, early=True)
@@ -489,6 +494,8 @@ def kind_of(task: Task) -> Kind:
     """How the rows of a sub-dataset are judged."""
     if task.metric == "nll":
         return "nll"
+    if metric_parts(task.metric)[0] in RIGHT_OR_WRONG:
+        return "generated"
     if task.metric != "accuracy":
         return "value"
     return "generated" if generates(task.metric, task.splits[SELECTION]) else "choices"
@@ -497,13 +504,20 @@ def kind_of(task: Task) -> Kind:
 def _chance(rows: Sequence[Answered], task: Task) -> float:
     """How likely an answer equals a wrong one, drawn from what other rows were given that differs
     from the row's own; 0 where the answer is right."""
-    find = task.grader.extracted if task.grader else normal
+    find = task.grader.extracted if task.grader else read_by(task.metric)
     said, given = [find(r.prediction) for r in rows], [find(r.reference) for r in rows]
     counts = Counter(given)
+
+    def rights(answer: Any, right: Any) -> int:
+        """How many rows of another reference the answer would be right for."""
+        if task.metric != "contains":
+            return counts[answer]
+        return sum(n for other, n in counts.items() if other in answer and other != right)
+
     return fsum(
-        counts[answer] / (len(rows) - counts[right])
-        for answer, right in zip(said, given, strict=True)
-        if answer != right and counts[right] < len(rows)
+        rights(answer, right) / (len(rows) - counts[right])
+        for row, answer, right in zip(rows, said, given, strict=True)
+        if not row.worth and counts[right] < len(rows)
     ) / len(rows)
 
 

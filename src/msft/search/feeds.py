@@ -30,6 +30,7 @@ class Part:
     anew: its sample is drawn anew each epoch, as where the recipe gives it a weight; otherwise
         once.
     numbers: the only rows that are trained, `size` of them; None: all are.
+    later: `(epoch, rows)` where from a later epoch on other numbers of rows are taken, in order.
     """
 
     name: str
@@ -39,16 +40,34 @@ class Part:
     keep: bool = False
     anew: bool = False
     numbers: tuple[int, ...] | None = None
+    later: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
-    def weighted(name: str, size: int, weight: float, keep: bool = False) -> "Part":
-        """A sub-dataset with `weight` rows an epoch for each that it has, one at least."""
-        rows = max(1, round(Fraction(repr(float(weight))) * size))
-        return Part(name, size, rows, keep=keep, anew=weight != 1)
+    def weighted(
+        name: str, size: int, weight: float | Mapping[int, float], keep: bool = False
+    ) -> "Part":
+        """A sub-dataset with `weight` rows an epoch for each that it has, one at least where it is
+        above 0.
+
+        weight: or several, by the epochs from which on they hold; the first is 0.
+        """
+
+        def rows(weight: float) -> int:
+            return max(1, round(Fraction(repr(float(weight))) * size)) if weight else 0
+
+        if not isinstance(weight, Mapping):
+            return Part(name, size, rows(weight), keep=keep, anew=weight != 1)
+        first, *later = ((epoch, rows(each)) for epoch, each in weight.items())
+        return Part(name, size, first[1], keep=keep, anew=True, later=tuple(later))
+
+    def rows_in(self, epoch: int) -> int:
+        """Rows taken in an epoch."""
+        reached = [rows for first, rows in self.later if first <= epoch]
+        return reached[-1] if reached else self.rows
 
     def epoch(self, seed: int, rollout: int, epoch: int) -> list[int]:
         """The row numbers of one epoch, before shuffling."""
-        copies, rest = divmod(self.rows, self.size)
+        copies, rest = divmod(self.rows_in(epoch) if self.later else self.rows, self.size)
         numbers = list(range(self.size)) * copies
         if rest:
             when: tuple[str | int, ...] = ("once",)
@@ -62,10 +81,11 @@ class Part:
         return places if self.numbers is None else [self.numbers[place] for place in places]
 
     def among(self, numbers: Sequence[int]) -> "Part":
-        """The same share of an epoch from these rows only."""
-        share = Fraction(self.rows, self.size)
+        """The same share of an epoch from these rows only; each of them once where the share is
+        another one in later epochs."""
+        share = Fraction(1 if self.later else self.rows, 1 if self.later else self.size)
         rows = max(1, round(share * len(numbers))) if numbers else 0
-        return replace(self, size=len(numbers), rows=rows, numbers=tuple(numbers))
+        return replace(self, size=len(numbers), rows=rows, numbers=tuple(numbers), later=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +134,25 @@ class Mixture:
 
     @property
     def rows(self) -> int:
-        """Rows in one epoch, rehearsal included."""
+        """Rows in one epoch, rehearsal included; where their number changes, in the first."""
         return sum(part.rows for part in self.parts)
+
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """The epochs from which on another number of rows is taken, in order."""
+        return tuple(sorted({epoch for part in self.parts for epoch, _ in part.later}))
+
+    def rows_in(self, epoch: int) -> int:
+        """Rows in an epoch."""
+        return sum(part.rows_in(epoch) for part in self.parts)
+
+    def steps(self, epochs: float, batch_size: int) -> int:
+        """Steps of so many epochs from the first on."""
+        if not self.changes:
+            return round(steps_of(self.rows, batch_size) * epochs)
+        whole = int(epochs)
+        last = round(steps_of(self.rows_in(whole), batch_size) * (epochs - whole))
+        return sum(steps_of(self.rows_in(epoch), batch_size) for epoch in range(whole)) + last
 
     def only(self, name: str, after: tuple[str, ...] = ()) -> "Mixture":
         """Only this sub-dataset active, the ones in `after` rehearsed, the others gone."""
@@ -219,7 +256,14 @@ class FeedContext:
 
     @property
     def steps_per_epoch(self) -> int:
+        """Where their number changes, of the first."""
         return steps_of(self.mixture.rows, self.batch_size)
+
+    def steps_in(self, tick: int) -> tuple[int, range, int]:
+        """The epoch that a tick lies in, the steps of the epoch that it covers, and of how many."""
+        epoch = (tick - 1) // self.evals_per_epoch
+        steps = steps_of(self.mixture.rows_in(epoch), self.batch_size)
+        return *epoch_and_steps(tick, steps, self.evals_per_epoch), steps
 
     def steps_of_tick(self, tick: int) -> Iterator[tuple[int, int]]:
         """A tick's steps, counted from the roll-out's start, and the rows of each."""
@@ -254,6 +298,8 @@ class FeedContext:
     @property
     def steps(self) -> int:
         """Steps of the whole roll-out."""
+        if self.mixture.changes:
+            return sum(len(self.steps_in(tick)[1]) for tick in range(1, self.ticks + 1))
         epochs, rest = divmod(self.ticks, self.evals_per_epoch)
         last = steps_before(rest, self.steps_per_epoch, self.evals_per_epoch)
         return epochs * self.steps_per_epoch + last
@@ -323,7 +369,7 @@ class ShuffledFeed:
 
     def batches(self, tick: int) -> Iterator[Batch]:
         place, size = self._place, self._place.batch_size
-        epoch, steps = epoch_and_steps(tick, place.steps_per_epoch, place.evals_per_epoch)
+        epoch, steps, _ = place.steps_in(tick)
         if epoch != self._epoch:
             self._epoch, self._rows = epoch, place.shuffled_epoch(epoch)
         for step in steps:

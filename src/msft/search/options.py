@@ -233,6 +233,8 @@ def _described(kinds: Iterable[Any]) -> str:
             words.append("keys and values, of the keys " + ", ".join(f.name for f in fields(kind)))
         elif get_origin(kind) is list:
             words.append("a list")
+        elif get_origin(kind) is dict:
+            words.append("keys and values")
         else:
             words.append(names.get(kind, getattr(kind, "__name__", str(kind))))
     return " or ".join(words)

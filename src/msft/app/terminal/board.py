@@ -6,6 +6,7 @@ stage, and the most that the recipe allows.
 """
 
 import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,9 +98,14 @@ def time_left(history: History, kept: Collection[str], pace: Pace) -> TimeLeft |
     if not history.stages or history.ended:
         return None
     stage, per_epoch = history.stages[-1], history.evals_per_epoch
-    rows = sum(stage.asked.active.values()) + sum(stage.asked.rehearsed.values())
     left = stage.asked.ticks - stage.ticks if not stage.decisions else 0
-    whole, one = (pace.seconds(ticks, ticks * rows / per_epoch) for ticks in (left, 1))
+
+    def seconds(ticks: int) -> float | None:
+        epochs = Counter((stage.ticks + tick) // per_epoch for tick in range(ticks))
+        rows = sum(n * sum(stage.asked.rows_in(epoch).values()) for epoch, n in epochs.items())
+        return pace.seconds(ticks, rows / per_epoch)
+
+    whole, one = seconds(left), seconds(1)
     if whole is None or one is None:
         return None
     present = max(0.0, whole - min(one, pace.elapsed))
@@ -310,8 +316,8 @@ class Board:
             return done, None
         per_epoch = self.history.evals_per_epoch
         epochs, rest = divmod(stage.asked.ticks, per_epoch)
-        steps = self._steps_per_epoch
-        return done, epochs * steps + steps_before(rest, steps, per_epoch)
+        last = steps_before(rest, self._steps_in(epochs), per_epoch)
+        return done, sum(map(self._steps_in, range(epochs))) + last
 
     @property
     def ticks(self) -> float:
@@ -320,7 +326,8 @@ class Board:
         if not self._steps or stage.ticks == stage.asked.ticks:
             return float(stage.ticks)
         per_epoch = self.history.evals_per_epoch
-        asked = len(epoch_and_steps(stage.ticks + 1, self._steps_per_epoch, per_epoch)[1])
+        steps = self._steps_in(stage.ticks // per_epoch)
+        asked = len(epoch_and_steps(stage.ticks + 1, steps, per_epoch)[1])
         return stage.ticks + min(1.0, self._steps / max(1, asked))
 
     @property
@@ -329,10 +336,8 @@ class Board:
         stage = self.history.stages[-1]
         return bool(self._steps) and self.ticks == stage.ticks + 1
 
-    @property
-    def _steps_per_epoch(self) -> int:
-        asked = self.history.stages[-1].asked
-        rows = sum(asked.active.values()) + sum(asked.rehearsed.values())
+    def _steps_in(self, epoch: int) -> int:
+        rows = sum(self.history.stages[-1].asked.rows_in(epoch).values())
         return steps_of(rows, max(1, self._batch_size))
 
     @property

@@ -107,6 +107,12 @@ def _head(content: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _later(epoch: tuple[str, Mapping[str, int]]) -> str:
+    first, size = epoch
+    sizes = ", ".join(counted(size[f"{noun}s"], noun) for noun in ("row", "token", "step"))
+    return f"from epoch {first} on (the first is 0): {sizes}"
+
+
 def _data(content: Mapping[str, Any], width: int) -> list[str]:
     rows: list[Sequence[str]] = [
         ("sub-dataset", "train rows", "tokens", "longest", "scored rows", "tokens", "written")
@@ -135,6 +141,7 @@ def _data(content: Mapping[str, Any], width: int) -> list[str]:
         f"one epoch: {counted(epoch['rows'], 'row')}, {counted(epoch['tokens'], 'token')}, "
         f"{counted(epoch['steps'], 'step')} of {counted(epoch['batch_size'], 'row')}, "
         f"{counted(epoch['evaluations'], 'evaluation')}",
+        *map(_later, epoch.get("later_epochs", {}).items()),
         f"one evaluation: {counted(evaluation['rows'], 'row')}, "
         f"{counted(evaluation['tokens'], 'token')} through the model (what rows share, once)",
     ]

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from msft.data.corpus import Corpus, SubDataset, epoch_notes
+from msft.data.corpus import Corpus, SubDataset, later_epochs
 from msft.data.encoding import EncodedSplit, Tokenizer
 from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
 from msft.search.curves import SELECTION, TEST
-from msft.search.feeds import steps_of
 from msft.text import WIDTH, broken, counted, fitted, table
 
 COLUMNS = (
@@ -43,14 +42,14 @@ LONGEST_LABEL = 12
 def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
     """One line per sub-dataset, then what there is to note; sentences are not wrapped."""
     rows = [_row(dataset) for dataset in corpus.scored.values()]
-    trained = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
-    tokens = sum(dataset.epoch_tokens for dataset in corpus.datasets.values())
     lines = [*table([COLUMNS, *rows], width, COLUMNS.index("tokens")), ""]
-    steps = steps_of(trained, recipe.train_batch_size)
-    parts = {"row": trained, "token": tokens, "step": steps}
-    lines.append("one epoch: " + ", ".join(counted(n, noun) for noun, n in parts.items()))
+    sizes = corpus.epochs(recipe)
+    for epoch, size in sizes.items():
+        parts = {"row": size.rows, "token": size.tokens, "step": size.steps}
+        which = "one epoch" if len(sizes) == 1 else f"from epoch {epoch} on, one epoch"
+        lines.append(f"{which}: " + ", ".join(counted(n, noun) for noun, n in parts.items()))
     lines.append(ABOUT_COLUMNS)
-    lines += [f"note: {note}" for note in epoch_notes(recipe, steps)]
+    lines += [f"note: {note}" for note in corpus.epoch_notes(recipe)]
     for dataset in corpus.scored.values():
         if said := watched_text(dataset):
             lines.append(f"{dataset.name}: {said}")
@@ -100,23 +99,24 @@ def validation_content(
     """The same for programs, with `show` rows of each sub-dataset as the model sees them."""
     datasets = corpus.datasets.values()
     trained = sum(len(dataset.train.rows) for dataset in datasets)
-    per_epoch = sum(dataset.epoch_rows for dataset in datasets)
-    steps = steps_of(per_epoch, recipe.train_batch_size)
+    sizes = corpus.epochs(recipe)
+    first = sizes[0]
     return {
         "datasets": {dataset.name: _content(dataset, tokenizer, show) for dataset in datasets},
         "watched": {name: _content(each, tokenizer, show) for name, each in corpus.watched.items()},
         "guards": {n: d.spec.guard.max_drop for n, d in corpus.scored.items() if d.spec.guard},
         "train_rows": trained,
         "train_tokens": sum(len(row.tokens) for d in datasets for row in d.train.rows),
-        "epoch_rows": per_epoch,
-        "epoch_tokens": sum(dataset.epoch_tokens for dataset in datasets),
-        "steps_per_epoch": steps,
+        "epoch_rows": first.rows,
+        "epoch_tokens": first.tokens,
+        "steps_per_epoch": first.steps,
+        **later_epochs(sizes),
         "has_test": corpus.has_test,
         **({"selection_split": corpus.selection} if corpus.selection == TEST else {}),
         "notes": [
             *recipe.notes,
             *corpus.remarks,
-            *epoch_notes(recipe, steps),
+            *corpus.epoch_notes(recipe),
             *([corpus.note] if corpus.note and corpus.selection == TEST else []),
         ],
     }

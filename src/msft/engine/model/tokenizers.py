@@ -32,6 +32,7 @@ from msft.engine.model.folders import (
 from msft.errors import Explained, RecipeError, is_out_of_memory
 from msft.recipe.recipe import Recipe
 from msft.recipe.templates import fitted
+from msft.scoring.metrics import READABLE, refuse_unreadable
 
 TINY_CONTEXT = 512
 ATTENTION_ERRORS = (KeyError, AttributeError, NotImplementedError)
@@ -394,4 +395,6 @@ def load_rows(recipe: Recipe, model: str | None = None) -> Rows:
     name = model or recipe.model()
     tokenizer = tokenizer_for(recipe, name)
     corpus = load_corpus(recipe, tokenizer, load_context(name, recipe.trust_remote_code))
+    if any(dataset.spec.metric.startswith(tuple(READABLE)) for dataset in corpus.datasets.values()):
+        refuse_unreadable(corpus)
     return Rows(tokenizer, corpus, corpus.notes)
