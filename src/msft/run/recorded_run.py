@@ -389,7 +389,7 @@ class RecordedRun:
                 raise BadScore(f"the training loss before {checkpoint} is not a number")
             if work.steps and names:
                 scored = self._score(checkpoint, names, self._selection)
-                guards = self._drops(checkpoint, guarded, scored.verdicts)
+                guards = self._drops(checkpoint, guarded, scored.verdicts) if guarded else {}
             else:  # no step, no change: the scores before it, at no cost
                 then = {**before.scores, **self.history.seen(before.checkpoint)}
                 scored = Scored({name: then[name] for name in names}, 0)
@@ -412,7 +412,12 @@ class RecordedRun:
         self, checkpoint: CheckpointId, split: str, worker_at: tuple[int, int] | None = None
     ) -> None:
         """Score what is not scored yet."""
-        names = self.history.unscored(checkpoint, split)
+        names = [
+            name
+            for name in self.history.missing(checkpoint, split)
+            if split != TEST or name in self.history.tested
+        ]
+        names += self.history.unseen(checkpoint, split) if self.history.watched else []
         if not names:
             return
         event = self._answer(ScoresEvent, checkpoint)
@@ -426,7 +431,7 @@ class RecordedRun:
                 self._recovery.hold(checkpoint)
             scored = self._score(checkpoint, names, split)
             tokens = Tokens(evaluation=scored.tokens)
-            guards = self._drops(checkpoint, guarded, scored.verdicts)
+            guards = self._drops(checkpoint, guarded, scored.verdicts) if guarded else {}
             event = ScoresEvent(checkpoint, split, tokens, scored.scores, guards)
         self._record(event)
 
