@@ -454,6 +454,10 @@ def test_too_few_validation_rows_are_noted() -> None:
     assert said(20).startswith(
         "validation has fewer than 30 rows (d0 20): one row is up to 5% of a score"
     )
+    rows = [{"prompt": f"v{n}", "completion": "w"} for n in range(FEWEST_ROWS)]
+    watched = {"validation": [{"prompt": "x", "completion": "w"}]}
+    both = {"train": [{"prompt": "p", "completion": "c"}], "validation": rows}
+    assert corpus_of(both, watched).remarks == (), "what is only watched chooses nothing"
 
 
 # Templates, system prompts and variables of a sub-dataset

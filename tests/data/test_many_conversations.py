@@ -65,7 +65,7 @@ def trained(kind: str) -> Any:
         core = Tokenizer(models.Unigram())
         core.normalizer = normalizers.NFKC()
         core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-        trainer = UnigramTrainer(vocab_size=150, special_tokens=["<unk>"], unk_token="<unk>")
+        trainer = UnigramTrainer(vocab_size=150, special_tokens=["<unk>"], unk_token="<unk>")  # noqa: S106
         core.train_from_iterator(texts, trainer)
     else:
         core = Tokenizer(models.BPE())

@@ -306,7 +306,8 @@ FEWEST_ROWS = 30
 
 def _few_rows(datasets: Mapping[str, SubDataset], split: str) -> list[str]:
     """A note on sub-datasets whose scores are decided by a few rows."""
-    found = {n: each.test if split == TEST else each.validation for n, each in datasets.items()}
+    choosing = {name: each for name, each in datasets.items() if not each.spec.is_watched}
+    found = {n: each.test if split == TEST else each.validation for n, each in choosing.items()}
     counts = {name: len(rows.rows) for name, rows in found.items() if rows is not None}
     few = {name: count for name, count in counts.items() if count < FEWEST_ROWS}
     if not few:

@@ -442,7 +442,7 @@ class Recipe:
         return text
 
     def _here_or_beside(self, written: str) -> Path | None:
-        path = expanded(written)
+        path = expanded(written) if written.startswith("~") else Path(written)
         places = (Path(), *([self.folder] if self.folder else []))
         return next((place / path for place in places if (place / path).exists()), None)
 

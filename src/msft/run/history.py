@@ -228,13 +228,6 @@ class History:
         scores = self.seen(checkpoint) if name in self.watched else self.known(checkpoint)
         return scores[name]
 
-    def unseen(self, checkpoint: CheckpointId, split: str) -> list[str]:
-        """The watched sub-datasets that can be scored on a split and have no score at a
-        checkpoint."""
-        selects, seen = split == self.selection, self.seen(checkpoint, split)
-        watched = [n for n, splits in self.watched.items() if selects or split in splits[1:]]
-        return [name for name in watched if name not in seen]
-
     def keeps(self, checkpoint: CheckpointId) -> bool | None:
         """Whether a checkpoint keeps every guard; None while a guard has no rows of it."""
         if checkpoint == BASE:
@@ -309,9 +302,9 @@ class History:
 
     def path_exclusions(self, checkpoint: CheckpointId) -> list[Exclusion]:
         """Who left on the way to a checkpoint, in order; what happened after it does not count."""
-        left = self.exclusions
-        last = place_of(self.reach(checkpoint))[0] if left else 0
-        return [each for each in left if each.stage < last]
+        exclusions = self.exclusions
+        last = place_of(self.reach(checkpoint))[0] if exclusions else 0
+        return [each for each in exclusions if each.stage < last]
 
     def curve(self, stage: int, name: str) -> Curve:
         """Heights of an active sub-dataset over a roll-out, its start included."""

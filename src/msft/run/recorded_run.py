@@ -412,12 +412,13 @@ class RecordedRun:
         self, checkpoint: CheckpointId, split: str, worker_at: tuple[int, int] | None = None
     ) -> None:
         """Score what is not scored yet."""
-        names = [
+        history, selects = self.history, split == self._selection
+        names = [n for n in history.missing(checkpoint, split) if selects or n in history.tested]
+        names += [
             name
-            for name in self.history.missing(checkpoint, split)
-            if split != TEST or name in self.history.tested
+            for name, splits in history.watched.items()
+            if (selects or split in splits[1:]) and name not in history.seen(checkpoint, split)
         ]
-        names += self.history.unseen(checkpoint, split) if self.history.watched else []
         if not names:
             return
         event = self._answer(ScoresEvent, checkpoint)
