@@ -330,3 +330,34 @@ def test_where_test_rows_select_validation_rows_are_not_looked_at(
     lacking = {name: {"train": splits["train"]} for name, splits in mixture().items()}
     with pytest.raises(RecipeError, match="has no test rows"):
         train(sft_trainer(tmp_path / "c"), lacking, tmp_path / "c", **keys)
+
+
+def test_a_trainer_watches_guards_and_stops_early(tmp_path: Path) -> None:
+    """`add` is not trained, and its right answer is forgotten at once."""
+    given = mixture()
+    watched = {"validation": given["add"]["validation"], "watch": True, "guard": {"max_drop": 0.1}}
+    wrong = {"train": answers("mul", 0, 32, 7), "validation": answers("mul", 100, 108, 2)}
+    result = train(
+        sft_trainer(tmp_path, num_train_epochs=3),
+        {"add": watched, "mul": wrong},
+        tmp_path / "run",
+        method="sft",
+        metric="nll",
+        evals_per_epoch=2,
+        early_stopping_patience=2,
+        quiet=True,
+    )
+    summary = result.summary
+    assert summary["stages"][0]["active"] == ["mul"]
+    assert summary["watched"].keys() == {"add"}
+    assert summary["watched"]["add"]["guard"] == {"max_drop": 0.1, "kept": True}
+    assert summary["best"]["validation"]["datasets"].keys() == {"mul"}
+    history = read_history(result.folder)
+    assert all(history.seen(point.checkpoint) for point in history.stages[0].points)
+    assert summary["ended_by"] == "early_stopping"
+
+
+def test_a_trainer_is_told_how_to_watch(tmp_path: Path) -> None:
+    only = {"validation": mixture()["add"]["validation"]}
+    with pytest.raises(RecipeError, match=r"has no train rows; .* watch=True"):
+        train(sft_trainer(tmp_path), {"add": only}, tmp_path / "run", quiet=True)

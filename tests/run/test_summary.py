@@ -165,6 +165,7 @@ def test_the_result_of_soup_is_its_average_whatever_scored_best() -> None:
         "epochs": 1.5,
         "candidates": 5,
         "average_of": ["r0-t2", "r0-t3"],
+        "path_exclusions": [],
         "validation": {"mean": pytest.approx(0.6), "datasets": {"a": 0.7, "b": 0.5}},
         "test": None,
     }

@@ -184,9 +184,10 @@ def _wrong_kind(trainer: Any) -> Iterator[str]:
     for callback in trainer.callback_handler.callbacks:
         if any(kind.__name__ == "EarlyStoppingCallback" for kind in type(callback).__mro__):
             yield (
-                "EarlyStoppingCallback stops by evaluations of the trainer, which msft does not "
-                "make; remove it (trainer.remove_callback), and give early_stopping_patience="
-                f"{getattr(callback, 'early_stopping_patience', 3)} to methods sft and soup, or "
+                "EarlyStoppingCallback stops a whole run by evaluations of the trainer, which "
+                "msft does not make; remove it (trainer.remove_callback), and give "
+                f"early_stopping_patience={getattr(callback, 'early_stopping_patience', 3)} to "
+                "methods sft and soup, or "
                 'method_options={"patience": 3} to msft and continual'
             )
 
