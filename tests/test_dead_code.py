@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "msft"
-CALLED_BY_OTHERS = {"ignore_aliases"}
+CALLED_BY_OTHERS = {"_repr_html_", "ignore_aliases"}
 """Hooks that a library calls by their names."""
 
 

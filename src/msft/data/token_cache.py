@@ -21,8 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from msft.example import Encoded, Example, Message
 from msft.files import DAMAGED, open_to_read
 
@@ -159,6 +157,8 @@ def _of_backend(backend: Any, size: int) -> bytes:
 
 
 def _packed(rows: Sequence[Encoded], name: str) -> bytes:
+    import numpy as np
+
     lengths = np.array([len(row.tokens) for row in rows], np.uint32)
     tokens = np.fromiter((token for row in rows for token in row.tokens), np.uint32, lengths.sum())
     marks = np.fromiter((mark for row in rows for mark in row.answer), bool, len(tokens))
@@ -179,6 +179,8 @@ def _packed(rows: Sequence[Encoded], name: str) -> bytes:
 
 def _unpacked(data: bytes, name: str, rows: int) -> list[Encoded]:
     """ValueError where it is no file of so many rows under this name."""
+    import numpy as np
+
     start = len(_MAGIC) + _DIGEST
     body = memoryview(data)[start:]
     digest = hashlib.sha256(body).digest()

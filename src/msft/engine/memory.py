@@ -55,7 +55,8 @@ class FreeMemory:
 def room_of(device: torch.device) -> FreeMemory:
     """What is free on this machine now, for each of the processes that do a run here."""
     host = _kernel_says(Path("/proc/meminfo"), "MemAvailable:", UNKNOWN_MEMORY)
-    host //= process.local_world()
+    if process.world() > 1:
+        host //= process.local_world()
     if device.type != "cuda":
         return FreeMemory("cpu", host, host, host)
     free, total = torch.cuda.mem_get_info(device)

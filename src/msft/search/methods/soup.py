@@ -2,10 +2,8 @@
 
 This method is ours, not the paper's. It trains nothing more than SFT and selects no checkpoint:
 where SFT reports the one tick that scored best, this reports an average over ticks of the same
-roll-out. Its relatives: stochastic weight averaging with a constant rate (arXiv 1803.05407), model
-soups (2203.05482), latest-weight averaging (2209.14981), and SWAD (2102.08604), which averages the
-steps between a start and an end that overfitting decides. Here the span comes from where the
-sub-datasets of the mixture peak. The other kinds are controls.
+roll-out. Its relatives: stochastic weight averaging (arXiv 1803.05407), model soups (2203.05482),
+latest-weight averaging (2209.14981) and SWAD (2102.08604). The kinds beside the span are controls.
 """
 
 from collections.abc import Sequence
@@ -32,10 +30,10 @@ def soup(
         for each sub-dataset, so that one at which two peak counts twice; `last` and `random`, k
         of the trained ticks; `all`. Of a list the first is the result, and the others are scored
         beside it.
-    k: how many ticks `last` and `random` average (default 8; all, where there are fewer).
+    k: how many ticks `last` and `random` average, where there are as many.
 
-    Peaks are at tick 1 at the earliest, and the earliest of equal ones. A tick without a step is
-    the model before it once more and does not count.
+    Peaks are at tick 1 at the earliest, and the earliest of equal ones. A tick without a step does
+    not count.
     """
     wanted = kinds(of)
     if k is not None and not any(kind in COUNTED for kind in wanted):
@@ -46,9 +44,8 @@ def soup(
         )
     k, planned = k or DEFAULT_K, run.train_ticks
     ticks = {kind: _numbers(run, kind, k, planned) for kind in wanted}
-    keep = _keep(wanted[0], ticks[wanted[0]]) if len(wanted) == 1 else "all"
-    if wanted[0] in COUNTED and run.early_stopping_patience:  # which ticks are last, nobody knows
-        keep = "all"
+    stops = wanted[0] in COUNTED and run.early_stopping_patience  # nobody knows which are last
+    keep = "all" if stops or len(wanted) > 1 else _keep(wanted[0], ticks[wanted[0]])
     rollout = run.rollout(run.base, run.mixture, planned, keep=keep)
     if rollout.ticks < planned:
         ticks = {kind: _numbers(run, kind, k, rollout.ticks) for kind in wanted}
@@ -72,10 +69,8 @@ def kinds(of: str | Sequence[Any]) -> list[str]:
 
 
 def _numbers(run: Run, kind: str, k: int, last: int) -> tuple[int, ...]:
-    """The ticks, where they are known before the roll-out, so that no others need be held.
-
-    last: number of the last one.
-    """
+    """The ticks up to the last one, where they are known before the roll-out, so that no others
+    need be held."""
     match kind:
         case "last":
             return tuple(range(max(1, last - k + 1), last + 1))
