@@ -338,6 +338,7 @@ def test_a_name_cannot_move_the_cursor() -> None:
             "selection_split": "validation",
             "evaluation": load,
             "audit_round": None,
+            "watched": {},
             "methods": {"msft": {"best": case, "worst": case}},
             "not_counted": {"ies": "it is long", "sro": "it is odd", "soup": "it is long"},
             "memory": memory,
