@@ -339,6 +339,7 @@ def test_a_name_cannot_move_the_cursor() -> None:
             "evaluation": load,
             "audit_round": None,
             "watched": {},
+            "early_stopping_patience": None,
             "methods": {"msft": {"best": case, "worst": case}},
             "not_counted": {"ies": "it is long", "sro": "it is odd", "soup": "it is long"},
             "memory": memory,
