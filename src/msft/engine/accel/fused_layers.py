@@ -26,7 +26,7 @@ Backend = str | Callable[..., Any]
 
 
 class FusedLayers:
-    """`with fused:` the layers run compiled, as far as the compiler can; see `Layers` in `engine/kernels.py`."""
+    """`with fused:` the layers run compiled, as far as the compiler can; see `kernels.Layers`."""
 
     def __init__(self, model: nn.Module, backend: Backend = "inductor") -> None:
         torch._functorch.config.guess_tangent_strides_as_outputs = True  # as attention has them
