@@ -129,6 +129,9 @@ def test_the_page_on_python_runs_and_has_every_public_name(
     assert events[0] == "run"
     assert events[-1] == "end"
     assert events.count("point") == 4
+    again: list[str] = []
+    msft.train(names["adding"], "adding", progress=lambda event: again.append(event.event))
+    assert again == [], "the run is finished: nothing happens now"
     watched = capsys.readouterr().out.splitlines()[-3:]
     assert all(re.fullmatch(r"base|r0-t[1-4]", line) for line in watched)
 

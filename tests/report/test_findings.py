@@ -348,6 +348,9 @@ def test_a_best_checkpoint_of_a_stage_that_went_on_with_all_is_sft() -> None:
     assert history.best == "r1-t3", "of the second stage, before a left"
     assert history.exclusions[0].name == "a"
     assert findings_of(history, none(history)).sft_epochs == 3.75
+    more = run([rises, {"a": [0.9] * 12 + [0.95], "b": [0.9] * 12 + [0.95]}], max_stages=2)
+    assert more.best == "r1-t12"
+    assert findings_of(more, none(more)).sft_epochs is None, "no later stage was there to be chosen"
 
 
 def test_a_later_or_only_stage_is_not_called_sft() -> None:
