@@ -18,7 +18,7 @@ A replay reads and writes the very addresses that the recording saw. This asks f
   once without its effect before it is recorded, so that everything lazy has happened.
 - *No decisions by the host.* Whether a loss is NaN is a number on the device (`AdamW.bad`), and the
   step multiplies by it. `PendingLosses` copies losses to the host without waiting, so that the next
-  step is prepared while this one runs; whoever looks at a loss first waits for it.
+  step is prepared while this one runs. The first read of a loss waits for its copy.
 
 `StepGraphs` records whole steps: forward, backward and AdamW. `PartGraphs` records forward and
 backward of one lane or micro-batch and leaves the gradients in fixed tensors. The sum over parts,

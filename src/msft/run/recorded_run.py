@@ -5,7 +5,7 @@ method asks, nothing is done; where the log ends, the work begins. If the method
 else than it did when the log was written, the run refuses and names the event.
 
 An event goes the same way whether it is new or read: it is the next line of the log (appended, or
-compared with the line that is there), the history takes it in, and whoever watches the run is told.
+compared with the line that is there), the history takes it in, and the observers are told.
 
     the method asks → `_answer`: the log's next event, or else the worker trains or scores
                     → `_record`: log, history, watch

@@ -79,8 +79,8 @@ Z_HOLM = 3.0
 """Standard errors of a gap that is sure over some forty sub-datasets together."""
 
 SLIGHT = 0.015
-"""A gap that whoever is spoiled surely exceeds: clean training rows may be a little harder. Points
-of a score of 1, nats a token, or shares of the scale of a metric."""
+"""The gap that a spoiled sub-dataset must surely exceed, since clean training rows may be a little
+harder. Points of a score of 1, nats a token, or shares of the scale of a metric."""
 
 SPOILED = 0.1
 LARGE = 0.25
