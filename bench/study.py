@@ -91,8 +91,9 @@ class SharedEngines:
             learning_rate=recipe.learning_rate,
             schedule=recipe.lr_scheduler_type,
             warmup_steps=recipe.warmup_steps,
-            schedule_steps=round(steps),
         )
+        engine._schedule_steps = round(steps)
+        engine.plan_steps(0)  # of a whole run; an audit's halves say theirs
         engine.load(None)
         engine.load_optimizer(None)
         return engine
