@@ -44,7 +44,7 @@ class FusedLayers:
         return nll
 
     def fuse_projections(self) -> None:
-        """Let joined weights lie together; only where nobody else holds them."""
+        """See `JoinedProjections.fuse_projections`."""
         self._joined.fuse_projections()
 
     def __enter__(self) -> None:
