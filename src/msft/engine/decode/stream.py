@@ -20,7 +20,7 @@ EndedBy = Literal["end_token", "max_new_tokens", "stopped"]
 
 
 class AnswerStream:
-    """The tokens of an answer, one at a time: `advance` until it says that there are no more.
+    """The tokens of an answer, one at a time: call `advance` until it returns false.
 
     tokens: the answer so far, without the token that ends it.
     ended_by: None while it goes on.
@@ -36,7 +36,7 @@ class AnswerStream:
         seed: int = 0,
     ) -> None:
         """temperature: 0 takes the likeliest token each time.
-        seed: of what is drawn otherwise; models that are equal then say the same."""
+        seed: of the random draws at other temperatures; equal models draw equal tokens."""
         self.tokens: list[int] = []
         self.ended_by: EndedBy | None = None
         self._ends = frozenset(ends)
@@ -83,8 +83,8 @@ class AnswerStream:
         self._thread.join()
 
     def _write(self, model: Any, prompt: Tensor, **how: Any) -> None:
-        """The whole answer, with the habits (penalties, temperatures) that a model has of its own
-        left out."""
+        """Generate the whole answer, without the generation settings (penalties, temperatures) of
+        the model's own."""
         ends = sorted(self._ends)
         config = GenerationConfig(  # type: ignore[no-untyped-call]
             do_sample=False, max_new_tokens=self._most, eos_token_id=ends, pad_token_id=ends[0]
@@ -116,7 +116,7 @@ class AnswerStream:
 
 
 class _Streamer(BaseStreamer):
-    """Is given the prompt first, then each token."""
+    """Hands on each token that `generate` gives it, after the prompt, which comes first."""
 
     def __init__(self, hand_out: Callable[[int], None]) -> None:
         self._hand_out = hand_out
@@ -132,8 +132,8 @@ class _Streamer(BaseStreamer):
 
 
 def _drawn(temperature: float, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Scores whose largest is a draw from their softmax: each has Gumbel noise added, of a
-    generator of its own, so that nothing else that draws numbers changes an answer."""
+    """A logits processor after which the largest score is a draw from the softmax: it adds Gumbel
+    noise. The noise has a random generator of its own, so other draws do not change an answer."""
     chance = torch.Generator().manual_seed(seed)
 
     def drawn(tokens: Tensor, scores: Tensor) -> Tensor:
