@@ -240,12 +240,17 @@ class PlainDecoder:
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: GeneratedRows
     ) -> int:
         """Generate into `texts`; the number of tokens that went through the model."""
-        every = grouped(prompts, groups)
+        every, tokens = grouped(prompts, groups), 0
         alone = tuple(chain.from_iterable(group.rows for group in every if not group.prefix))
-        work = [group for group in every if group.prefix]
-        if alone:
-            work.append(PrefixGroup(alone, (), 0))
-        return sum(self._group(group, prompts, texts) for group in work)
+        for group in [*filter(lambda group: group.prefix, every), PrefixGroup(alone, (), 0)]:
+            prefix, shared = self._prefix(group), len(group.prefix)
+            order = sorted(group.rows, key=lambda number: len(prompts[number]))
+            tokens += shared
+            sizes = (len(prompts[number]) + texts.limits[number] for number in order)
+            for places in batches(sizes, self._most_tokens):
+                numbers = [order[place] for place in places]
+                tokens += self._batch(numbers, prompts, shared, prefix, texts)
+        return tokens
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
@@ -286,19 +291,6 @@ class PlainDecoder:
         present = CacheLayout(cache, [len(line)], [0], self._device)
         logits_of(self._model, line, places, present, places[-1:])
         return cache
-
-    def _group(
-        self, group: PrefixGroup, prompts: Sequence[Sequence[int]], texts: GeneratedRows
-    ) -> int:
-        shared = len(group.prefix)
-        prefix = self._prefix(group)
-        order = sorted(group.rows, key=lambda number: len(prompts[number]))
-        tokens = shared
-        sizes = (len(prompts[number]) + texts.limits[number] for number in order)
-        for places in batches(sizes, self._most_tokens):
-            numbers = [order[place] for place in places]
-            tokens += self._batch(numbers, prompts, shared, prefix, texts)
-        return tokens
 
     def _batch(
         self,

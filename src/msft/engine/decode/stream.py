@@ -14,7 +14,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
 
 EndedBy = Literal["end_token", "max_new_tokens", "stopped"]
 
@@ -98,37 +97,20 @@ class AnswerStream:
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 generation_config=config,
-                streamer=_Streamer(self._hand_out),
-                stopping_criteria=StoppingCriteriaList([self._over]),
+                stopping_criteria=StoppingCriteriaList([self._hand_out]),
                 **how,
             )
             self._said.put(None)
         except BaseException as error:  # it belongs to who waits for the token
             self._said.put(error)
 
-    def _hand_out(self, token: int) -> None:
-        self._said.put(token)
+    def _hand_out(self, tokens: Tensor, scores: Any, **more: Any) -> Tensor:
+        """Hand out the newest token, and wait to be asked for the next one. `generate` calls this
+        after every token, to learn whether the answer is over."""
+        self._said.put(int(tokens[0, -1]))
         if not self._is_left:
             self._asked.acquire()
-
-    def _over(self, tokens: Tensor, scores: Any, **more: Any) -> Tensor:
         return torch.full((len(tokens),), self._is_left, dtype=torch.bool, device=tokens.device)
-
-
-class _Streamer(BaseStreamer):
-    """Hands on each token that `generate` gives it, after the prompt, which comes first."""
-
-    def __init__(self, hand_out: Callable[[int], None]) -> None:
-        self._hand_out = hand_out
-        self._has_prompt = False
-
-    def put(self, value: Tensor) -> None:
-        if self._has_prompt:
-            self._hand_out(int(value))
-        self._has_prompt = True
-
-    def end(self) -> None:
-        """Nothing is held back."""
 
 
 def _drawn(temperature: float, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
