@@ -8,8 +8,8 @@ from families import loaded, model_of
 from torch import Tensor, nn
 
 from msft.engine.accel.fused_layers import FusedLayers
-from msft.engine.accel.joined_adapters import adapted_together, lying_together
-from msft.engine.accel.joined_linears import TOGETHER, JoinedProjections
+from msft.engine.accel.joined_adapters import adapter_groups, as_one_matrix
+from msft.engine.accel.joined_linears import JoinedProjections
 from msft.engine.adapters.lora import adapted
 from msft.engine.packing import RowLayout, layout
 from msft.recipe.recipe import AdapterOptions
@@ -71,16 +71,16 @@ def test_the_same_logits_and_gradients(family: str, four_bit: bool, laid: bool) 
 
 def test_groups_are_joined_and_the_others_stand_alone() -> None:
     model = adapted_model("llama")
-    sizes = [len(group) for group in adapted_together(model, TOGETHER)]
+    sizes = [len(group) for group in adapter_groups(model)]
     assert sizes == [3, 1, 2, 1] * 2
     some = adapted_model("llama", targets=("q_proj", "k_proj", "up_proj"))
-    assert [len(group) for group in adapted_together(some, TOGETHER)] == [1, 1, 1] * 2
+    assert [len(group) for group in adapter_groups(some)] == [1, 1, 1] * 2
     assert is_same(computed_joined(some), computed(some))
 
 
 @pytest.mark.parametrize("options", [{"dora": True}, {"dropout": 0.1}], ids=str)
 def test_other_kinds_run_as_peft_has_them(options: dict[str, Any]) -> None:
-    assert adapted_together(adapted_model("llama", **options), TOGETHER) == []
+    assert adapter_groups(adapted_model("llama", **options)) == []
 
 
 def computed_joined(model: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -150,7 +150,7 @@ def test_weights_that_lie_together_stay_where_they_are() -> None:
 def test_only_parts_that_follow_each_other_are_one_where_they_lie() -> None:
     whole = torch.arange(12.0).view(6, 2)
     one, two = whole[:2], whole[2:]
-    assert lying_together([one, two]).data_ptr() == whole.data_ptr()
-    assert torch.equal(lying_together([one, two]), whole)
+    assert as_one_matrix([one, two]).data_ptr() == whole.data_ptr()
+    assert torch.equal(as_one_matrix([one, two]), whole)
     for parts in ([two, one], [one, one], [one, whole[3:]], [one.clone(), two.clone()]):
-        assert torch.equal(lying_together(parts), torch.cat(parts))
+        assert torch.equal(as_one_matrix(parts), torch.cat(parts))

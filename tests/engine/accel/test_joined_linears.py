@@ -10,7 +10,7 @@ from test_joined_adapters import computed, is_same
 from torch import nn
 
 from msft.engine.accel.fused_layers import FusedLayers
-from msft.engine.accel.joined_linears import Join, JoinedProjections, PlainWeights, together
+from msft.engine.accel.joined_linears import Join, JoinedProjections, PlainWeights, plain_groups
 from msft.engine.packing import RowLayout, layout
 
 JOINED = {"llama", "qwen2", "qwen3", "olmo2", "mistral", "gemma", "gemma2", "mixtral"}
@@ -23,7 +23,7 @@ def test_the_same_logits_and_gradients(family: str, laid: bool) -> None:
     names = [name for name, _ in model.named_parameters()]
     expected = computed(model)
     joined = JoinedProjections(model)
-    assert bool(together(model)) is (family in JOINED)
+    assert bool(plain_groups(model)) is (family in JOINED)
     if laid:
         joined.fuse_projections()
     with joined:
@@ -107,4 +107,4 @@ def test_layers_that_are_not_alike_stay_apart() -> None:
             super().__init__()
             self.gate_proj, self.up_proj = nn.Linear(4, 6), nn.Linear(4, 6, bias=False)
 
-    assert together(Odd()) == []
+    assert plain_groups(Odd()) == []

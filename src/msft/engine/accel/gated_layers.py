@@ -25,10 +25,10 @@ from torch.nn import functional
 from msft.engine.accel.joined_adapters import (
     AdaptedWeights,
     flat,
+    frozen_matrix,
     frozen_product,
     gradients,
     product,
-    whole_of,
 )
 from msft.engine.kernels import HALF, short_rows
 
@@ -80,7 +80,7 @@ def adapted_gate(
     (*frozen, down, up), (*last, last_down, last_up) = wide, narrow
     rows = flat(given)
     base, low = frozen_product(rows, frozen, wide_biases, sizes[:2]), rows @ down.t()
-    act = opened(base, low, up, scales[0])
+    act = gate_forward(base, low, up, scales[0])
     made, inner = product(act, last, narrow_biases, last_down, last_up, sizes[2:], scales[1])
     return made.view(*given.shape[:-1], sizes[2]), base, low, inner
 
@@ -112,8 +112,8 @@ def adapted_gate_grads(
     grad = flat(grad)
     back = (grad @ last_up).mul_(scales[1])
     of_last_up = (grad.t() @ inner).mul_(scales[1])
-    of_act = grad @ whole_of(last, sizes[2:], sizes[0], grad)
-    slope, act = slopes(base, low, up, scales[0], of_act, back, last_down)
+    of_act = grad @ frozen_matrix(last, sizes[2:], sizes[0], grad)
+    slope, act = gate_backward(base, low, up, scales[0], of_act, back, last_down)
     of_last_down = back.t() @ act
     del act, of_act
     rest = (frozen, down, up, sizes[:2], scales[0])
@@ -207,7 +207,7 @@ FEWEST = 16
 """Ranks of the smallest matrix product that Triton knows."""
 
 
-def opened(base: Tensor, low: Tensor | None, up: Tensor | None, scale: float) -> Tensor:
+def gate_forward(base: Tensor, low: Tensor | None, up: Tensor | None, scale: float) -> Tensor:
     """silu(g) * u, where [g, u] is base + scale * low @ up, of two layers side by side."""
     kernels = _kernels(base)
     if kernels is None:
@@ -222,7 +222,7 @@ def opened(base: Tensor, low: Tensor | None, up: Tensor | None, scale: float) ->
     return act
 
 
-def slopes(
+def gate_backward(
     base: Tensor,
     low: Tensor | None,
     up: Tensor | None,
@@ -285,7 +285,7 @@ def _kernels(base: Tensor) -> Any:
 @torch.library.custom_op("msft::gate", mutates_args=())
 def gate(whole: Tensor) -> Tensor:
     """silu of the first half of the last axis, times the second half."""
-    made = opened(flat(whole), None, None, 0.0)
+    made = gate_forward(flat(whole), None, None, 0.0)
     return made.view(*whole.shape[:-1], made.shape[-1])
 
 
@@ -297,7 +297,7 @@ def _(whole: Tensor) -> Tensor:
 @torch.library.custom_op("msft::gate_grads", mutates_args=())
 def gate_grads(whole: Tensor, grad: Tensor) -> Tensor:
     """The gradient of both halves."""
-    slope, _ = slopes(flat(whole), None, None, 0.0, flat(grad), None, None)
+    slope, _ = gate_backward(flat(whole), None, None, 0.0, flat(grad), None, None)
     return slope.view(whole.shape)
 
 

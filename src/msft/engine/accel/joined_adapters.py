@@ -17,6 +17,9 @@ from torch.nn import functional
 from msft.engine.adapters.four_bit import PARTS, FourBitLinear, unpacked
 from msft.engine.model.folders import ADAPTER
 
+SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of layers that read the same input, in the order in which models call them."""
+
 
 class Operands(NamedTuple):
     """What layers with adapters compute with.
@@ -50,9 +53,9 @@ def product(
     made = frozen_product(rows, frozen, biases, sizes)
     inner = rows @ down.t()
     rank = up.shape[1]
-    for count, size, first, begin in _runs(sizes):
-        part = _apart(made, begin, count, size)
-        low = _apart(inner, first * rank, count, rank)
+    for count, size, first, begin in _runs_of_equal(sizes):
+        part = _columns(made, begin, count, size)
+        low = _columns(inner, first * rank, count, rank)
         high = up[begin : begin + count * size].view(count, size, rank).transpose(1, 2)
         part.baddbmm_(low, high, alpha=scale)
     shape = given.shape[:-1]
@@ -64,7 +67,7 @@ def frozen_product(
 ) -> Tensor:
     """The outputs of the same layers without their adapters."""
     bias = torch.cat(list(biases)) if biases else None
-    return functional.linear(rows, whole_of(frozen, sizes, rows.shape[-1], rows), bias)
+    return functional.linear(rows, frozen_matrix(frozen, sizes, rows.shape[-1], rows), bias)
 
 
 def gradients(
@@ -83,15 +86,15 @@ def gradients(
     """
     grad, rows, inner = flat(grad), flat(given), flat(inner)
     back, of_up, rank = torch.empty_like(inner), torch.empty_like(up), up.shape[1]
-    for count, size, first, begin in _runs(sizes):
-        part = _apart(grad, begin, count, size)
-        low, low_back = (_apart(each, first * rank, count, rank) for each in (inner, back))
+    for count, size, first, begin in _runs_of_equal(sizes):
+        part = _columns(grad, begin, count, size)
+        low, low_back = (_columns(each, first * rank, count, rank) for each in (inner, back))
         high, slope = (
             each[begin : begin + count * size].view(count, size, rank) for each in (up, of_up)
         )
         torch.baddbmm(low_back, part, high, beta=0, alpha=scale, out=low_back)
         torch.baddbmm(slope, part.transpose(1, 2), low, beta=0, alpha=scale, out=slope)
-    of_rows = grad @ whole_of(frozen, sizes, rows.shape[-1], rows)
+    of_rows = grad @ frozen_matrix(frozen, sizes, rows.shape[-1], rows)
     of_rows.addmm_(back, down)
     return of_rows.view(given.shape), back.t() @ rows, of_up
 
@@ -101,7 +104,9 @@ def flat(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def whole_of(frozen: Sequence[Tensor], sizes: Sequence[int], width: int, like: Tensor) -> Tensor:
+def frozen_matrix(
+    frozen: Sequence[Tensor], sizes: Sequence[int], width: int, like: Tensor
+) -> Tensor:
     """The frozen weights as one matrix of `width` columns; packed ones in the dtype of `like`."""
     if frozen[0].is_floating_point():
         return frozen[0]
@@ -111,7 +116,7 @@ def whole_of(frozen: Sequence[Tensor], sizes: Sequence[int], width: int, like: T
     return whole
 
 
-def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
+def _runs_of_equal(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
     """Runs of layers of one size, each of which is one batched product: number of layers, size,
     number of the first layer, and the column where the first layer begins."""
     runs: list[tuple[int, int, int, int]] = []
@@ -126,7 +131,7 @@ def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
     return runs
 
 
-def _apart(matrix: Tensor, begin: int, count: int, size: int) -> Tensor:
+def _columns(matrix: Tensor, begin: int, count: int, size: int) -> Tensor:
     """Columns of a matrix as `count` matrices of `size` columns, without a copy."""
     columns = matrix[:, begin : begin + count * size]
     return columns.view(len(matrix), count, size).transpose(0, 1)
@@ -185,7 +190,7 @@ class _Adapted(torch.autograd.Function):
         return found[0], None, None, None, None, None, *none, *downs, *ups
 
 
-def lying_together(parts: Sequence[Tensor]) -> Tensor:
+def as_one_matrix(parts: Sequence[Tensor]) -> Tensor:
     """Matrices of one width as one: a view if they follow each other in memory, else a copy."""
     first, end = parts[0], parts[0].data_ptr()
     for part in parts:
@@ -249,23 +254,20 @@ class AdaptedWeights:
 
 def in_one_tensor(layers: Sequence[Any]) -> Tensor:
     """Let the weights of layers be parts of one tensor, which is returned."""
-    whole = lying_together([layer.weight.data for layer in layers])
+    whole = as_one_matrix([layer.weight.data for layer in layers])
     sizes = [len(layer.weight) for layer in layers]
     for layer, part in zip(layers, torch.split(whole, sizes), strict=True):
         layer.weight.data = part
     return whole
 
 
-def adapted_together(model: nn.Module, groups: Sequence[Sequence[str]]) -> list[list[Any]]:
+def adapter_groups(model: nn.Module) -> list[list[Any]]:
     """Groups of layers with plain adapters that read the same input under one module; a layer
-    without such a group is a group of one.
-
-    groups: names of layers that read the same input.
-    """
+    without such a group is a group of one."""
     found: list[list[Any]] = []
     for module in model.modules():
         children = {n: child for n, child in module.named_children() if _is_plain(child)}
-        for names in groups:
+        for names in SAME_INPUT:
             layers = [children.get(name) for name in names]
             kinds = {_kind(layer) for layer in layers if layer is not None}
             if None not in layers and len(kinds) == 1:

@@ -23,10 +23,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from msft.engine.accel.gated_layers import gated, is_gated
-from msft.engine.accel.joined_adapters import AdaptedWeights, adapted_together, in_one_tensor
+from msft.engine.accel.joined_adapters import (
+    SAME_INPUT,
+    AdaptedWeights,
+    adapter_groups,
+    in_one_tensor,
+)
 
-TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Names of layers that read the same input, in the order in which models call them."""
 MANY = 3
 """The gradients of this many parts, or more, are put side by side by `side_by_side`."""
 
@@ -141,8 +144,8 @@ class JoinedProjections(AbstractContextManager[None]):
     """`with joined:` the projections of a model are joined."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._joins = [Join(PlainWeights(layers)) for layers in together(model)]
-        adapted = adapted_together(model, TOGETHER)
+        self._joins = [Join(PlainWeights(layers)) for layers in plain_groups(model)]
+        adapted = adapter_groups(model)
         self._joins += [Join(AdaptedWeights(layers)) for layers in adapted]
         self.with_adapters = bool(adapted)
         self._forwards: list[tuple[Any, Callable[[Tensor], Tensor]]] = [
@@ -173,12 +176,12 @@ class JoinedProjections(AbstractContextManager[None]):
             join.forget()
 
 
-def together(model: nn.Module) -> list[list[nn.Linear]]:
+def plain_groups(model: nn.Module) -> list[list[nn.Linear]]:
     """Groups of plain layers that read the same input under one module: of one width, and either
     all with a bias or none, either all trained or none."""
     groups: list[list[nn.Linear]] = []
     for module in model.modules():
-        for names in TOGETHER:
+        for names in SAME_INPUT:
             layers = [getattr(module, name, None) for name in names]
             plain = [layer for layer in layers if type(layer) is nn.Linear]
             kinds = {

@@ -390,16 +390,16 @@ class Decoder:
             tokens = way.generate(prompts, groups, texts)
             return Generated(texts.rows, tokens)
 
-        return self._asked(work)
+        return self._with_retry(work)
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
     ) -> Callable[[], Likelihoods]:
         """-log p of each row's answer tokens, given everything before them; it may go on beside a
         generation until it is asked for."""
-        return self._asked(lambda way: way.measure(rows, groups))
+        return self._with_retry(lambda way: way.measure(rows, groups))
 
-    def _asked(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
+    def _with_retry(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
         """Answer a question; if memory does not hold a batch, halve batches for good. The answers
         are the same."""
         if self.refresh is not None:
@@ -408,7 +408,7 @@ class Decoder:
         while True:
             try:
                 with torch.inference_mode():
-                    return self._on_a_path(work)
+                    return self._by_path(work)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or not self.most_tokens >> 1:
                     raise
@@ -417,7 +417,7 @@ class Decoder:
             self.most_tokens >>= 1
             torch.cuda.empty_cache()
 
-    def _on_a_path(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
+    def _by_path(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
         device = next(self._model.parameters()).device
         found, reason = self._kernels_now()
         if found is not None:

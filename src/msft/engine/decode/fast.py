@@ -172,7 +172,7 @@ class FastDecoder:
         self._recorder = recorder
         self._graphs = DecodeGraphs(recorder and recorder())
         self._store = Store(0)
-        self._said = torch.zeros(0, dtype=torch.long, device=device)
+        self._slot_tokens = torch.zeros(0, dtype=torch.long, device=device)
         small = sum(p.numel() for p in model.parameters()) <= RECORDED_UP_TO  # bound by launches
         self._measurer = Measurer(recorder() if recorder and small else None)
         self.width = min(width or (WIDTH_OF_SMALL if small else WIDTH), most_tokens)
@@ -236,7 +236,7 @@ class FastDecoder:
             possible = self._graphs.possible and self._recorder
             self._graphs = DecodeGraphs(possible() if possible else None)
             self._store = Store(plan.slots)
-            self._said = torch.zeros(plan.slots, dtype=torch.long, device=self._device)
+            self._slot_tokens = torch.zeros(plan.slots, dtype=torch.long, device=self._device)
         if self._addresses != addresses:
             self._measurer.forget()
             self._addresses = addresses
@@ -253,11 +253,11 @@ class FastDecoder:
         first = [self._forward(line, plan.reach).argmax(-1) for line in batch.lines]
         for line in batch.lines:
             assert line.slots is not None, "prompts are kept"
-            self._said.index_copy_(0, line.slots, line.tokens)
+            self._slot_tokens.index_copy_(0, line.slots, line.tokens)
         batch.states.token.copy_(torch.cat(first))
-        mail = AsyncTokenCopy(texts)
+        copies = AsyncTokenCopy(texts)
         one = torch.ones_like(batch.states.token)
-        mail.send(torch.stack([one, batch.states.token], 1)[None], batch.rows)
+        copies.send(torch.stack([one, batch.states.token], 1)[None], batch.rows)
         alive, steps = list(range(len(batch.rows))), 0
         stepper = self._begun(bucket_of(len(alive)), batch, plan, alive, batch.states.table)
         while staying := [n for n, place in enumerate(alive) if texts.open(batch.rows[place])]:
@@ -273,11 +273,11 @@ class FastDecoder:
             # The host looks at tokens every few steps: more often with guesses, which let rows end
             # sooner, and at first, since most answers are short.
             many = min(max(2, AT_ONCE // stepper.ahead), left, max(2, steps))
-            mail.send(stepper.run(many), [batch.rows[place] for place in alive])
+            copies.send(stepper.run(many), [batch.rows[place] for place in alive])
             steps += many
             self.steps += many
-            mail.read(but=1)
-        mail.read(but=0)
+            copies.read(but=1)
+        copies.read(but=0)
 
     def _begun(
         self, rows: int, batch: PromptBatch, plan: PromptPlan, alive: list[int], table: Tensor
@@ -290,7 +290,7 @@ class FastDecoder:
         ahead = tokens_ahead(rows, self.width, self._store.repeats)
         key = (rows, groups, batch.span if ahead > 1 else 0)
         if key not in self._steppers:
-            held = (self._model, self._store, self._said, self._kernels, self._graphs)
+            held = (self._model, self._store, self._slot_tokens, self._kernels, self._graphs)
             self._steppers[key] = Stepper(*held, *key, ahead, self._layers)
         stepper = self._steppers[key]
         stepper.begin(table, batch.end)
@@ -310,15 +310,15 @@ class AsyncTokenCopy:
         self._texts = texts
         self._sent: list[tuple[Tensor, Sequence[int], torch.cuda.Event | None]] = []
 
-    def send(self, said: Tensor, rows: Sequence[int]) -> None:
+    def send(self, tokens: Tensor, rows: Sequence[int]) -> None:
         """Begin to copy the tokens of some steps.
 
-        said: as in `Stepper.history`.
+        tokens: as in `Stepper.history`.
         """
         event = None
-        here = torch.empty_like(said, device="cpu", pin_memory=said.is_cuda)
-        here.copy_(said, non_blocking=True)
-        if said.is_cuda:
+        here = torch.empty_like(tokens, device="cpu", pin_memory=tokens.is_cuda)
+        here.copy_(tokens, non_blocking=True)
+        if tokens.is_cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         self._sent.append((here, rows, event))
@@ -326,8 +326,8 @@ class AsyncTokenCopy:
     def read(self, but: int) -> None:
         """Add to the texts what was sent, but for the last `but` copies."""
         while len(self._sent) > but:
-            said, rows, event = self._sent.pop(0)
+            tokens, rows, event = self._sent.pop(0)
             if event is not None:
                 event.synchronize()
-            for row, steps in zip(rows, said.transpose(0, 1).tolist(), strict=False):
-                self._texts.add(row, [token for n, *rest in steps for token in rest[:n]])
+            for row, steps in zip(rows, tokens.transpose(0, 1).tolist(), strict=False):
+                self._texts.add(row, [token for n, *made in steps for token in made[:n]])

@@ -46,32 +46,33 @@ def tokens_ahead(rows: int, width: int, repeats: int) -> int:
     return max(1, min(AHEAD, width // rows, QUERIES // repeats))
 
 
-def guessed(said: Tensor, start: Tensor, length: Tensor, ahead: int, span: int) -> Tensor:
+def drafted(slot_tokens: Tensor, start: Tensor, length: Tensor, ahead: int, span: int) -> Tensor:
     """The last token of each row and guesses of the tokens that follow it, [rows, ahead].
 
     The guesses are the tokens that followed the latest place where the row had its last two tokens
     before, or else its last token alone. If the row ends before there are enough guesses, they
     begin again at that place.
 
-    said: the token of each slot. A row's first token is at `start`, the last one `length` later.
+    slot_tokens: the token of each slot; a row's first one is at `start`, the last one `length`
+        later.
     span: more tokens than any row has.
     """
-    place = torch.arange(span, device=said.device)
-    row = said[(start[:, None] + place).clamp(max=len(said) - 1)]
+    place = torch.arange(span, device=slot_tokens.device)
+    row = slot_tokens[(start[:, None] + place).clamp(max=len(slot_tokens) - 1)]
     last, before = (row.gather(1, (length - back).clamp(min=0)[:, None]) for back in (0, 1))
     one = (row == last) & (place < length[:, None])
     two = one & (row.roll(1, 1) == before) & (place > 0)
     at = torch.where(two, place + span, torch.where(one, place, 0)).amax(1) % span
     round_trip = (length - at).clamp(min=1)[:, None]
-    turn = torch.arange(ahead - 1, device=said.device) % round_trip
+    turn = torch.arange(ahead - 1, device=slot_tokens.device) % round_trip
     following = torch.minimum(at[:, None] + 1 + turn, length[:, None])
     return torch.cat([last, row.gather(1, following)], 1)
 
 
-def came_true(fed: Tensor, chosen: Tensor) -> Tensor:
+def accepted(fed: Tensor, chosen: Tensor) -> Tensor:
     """The number of right guesses of each row before the first wrong one.
 
-    fed: as `guessed` returns it; chosen: the model's next token after each of these.
+    fed: as `drafted` returns it; chosen: the model's next token after each of these.
     """
     return (fed[:, 1:] == chosen[:, :-1]).long().cumprod(1).sum(1)
 
@@ -222,7 +223,7 @@ class Stepper:
 
     span: more tokens than any row has; read only where there are guesses.
     ahead: tokens of each row in a step: the last one and guesses of those that follow (a draft).
-    said: the token of each slot.
+    slot_tokens: the token of each slot.
     states: of each row. A row that is done repeats its last slot until the host takes it out.
         Padding rows fill up the number; each has one slot, and spare ones for guesses.
     history: for the last steps and each row, the number of tokens gained, then `ahead` tokens, of
@@ -233,7 +234,7 @@ class Stepper:
         self,
         model: Any,
         store: Store,
-        said: Tensor,
+        slot_tokens: Tensor,
         kernels: Kernels,
         graphs: DecodeGraphs,
         rows: int,
@@ -246,7 +247,7 @@ class Stepper:
         self._model = model
         self._layers = layers
         self._store = store
-        self._said = said
+        self._slot_tokens = slot_tokens
         self._kernels = kernels
         self._graphs = graphs
         self.rows = rows
@@ -277,7 +278,7 @@ class Stepper:
         padding = torch.arange(self.rows - rows, device=table.device)
         states.start[rows:] = end + padding * (1 + SPARE)
         states.most[rows:] = 1
-        self._said.index_copy_(0, states.start + states.length, states.token)
+        self._slot_tokens.index_copy_(0, states.start + states.length, states.token)
 
     def see_prefixes(self, members: list[int], slots: list[int]) -> None:
         """Let the first rows see the first prefix, the next ones the second; padding rows see the
@@ -331,7 +332,7 @@ class Stepper:
         token, start, length = states.token, states.start, states.length
         fed = token[:, None]
         if self.ahead > 1:
-            fed = guessed(self._said, start, length, self.ahead, self._span)
+            fed = drafted(self._slot_tokens, start, length, self.ahead, self._span)
         place = length[:, None] + self._turn
         slot = start[:, None] + place
         self._slot.copy_(slot.flatten())
@@ -343,8 +344,8 @@ class Stepper:
                 input_ids=fed.reshape(1, -1), position_ids=position.reshape(1, -1), use_cache=False
             ).logits[0]
         chosen = logits.argmax(-1).view(self.rows, -1)
-        right = came_true(fed, chosen)
-        self._said.index_copy_(0, self._slot + 1, chosen.flatten())
+        right = accepted(fed, chosen)
+        self._slot_tokens.index_copy_(0, self._slot + 1, chosen.flatten())
         now = torch.cat([right[:, None] + 1, chosen], 1)
         self.history.index_copy_(0, self._steps, now[None])
         token.copy_(chosen.gather(1, right[:, None])[:, 0])
