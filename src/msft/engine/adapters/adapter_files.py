@@ -13,8 +13,8 @@ import torch
 from msft.engine.adapters.lora import Adapted, Weights, merged_weights
 from msft.engine.model.folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS, HASHES, is_ours, write_facts
 from msft.engine.model.loading import load_model
-from msft.engine.saving.model_files import ModelFiles
-from msft.engine.saving.weight_files import Divided, PublishedModel, TorchCodec
+from msft.engine.saving.model_files import Divided, ModelFiles
+from msft.engine.saving.weight_files import PublishedModel, TorchCodec
 from msft.files import remove, replace_bytes
 from msft.run.folder import RunFolder, write_text
 from msft.search.rollout import BASE

@@ -238,8 +238,8 @@ class PlainDecoder:
 
     def generate(
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: GeneratedRows
-    ) -> int:
-        """Generate into `texts`; the number of tokens that went through the model."""
+    ) -> Generated:
+        """Generate into `texts`."""
         every, tokens = grouped(prompts, groups), 0
         alone = tuple(chain.from_iterable(group.rows for group in every if not group.prefix))
         for group in [*filter(lambda group: group.prefix, every), PrefixGroup(alone, (), 0)]:
@@ -250,7 +250,7 @@ class PlainDecoder:
             for places in batches(sizes, self._most_tokens):
                 numbers = [order[place] for place in places]
                 tokens += self._batch(numbers, prompts, shared, prefix, texts)
-        return tokens
+        return Generated(texts.rows, tokens)
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
@@ -384,13 +384,9 @@ class Decoder:
         A row ends with an end token, at its limit, or where `leaves` says so.
         groups: a number for each row; None: all rows are one group.
         """
-
-        def work(way: "PlainDecoder | FastDecoder") -> Generated:
-            texts = GeneratedRows(self._ends, limits, leaves)
-            tokens = way.generate(prompts, groups, texts)
-            return Generated(texts.rows, tokens)
-
-        return self._with_retry(work)
+        return self._with_retry(
+            lambda way: way.generate(prompts, groups, GeneratedRows(self._ends, limits, leaves))
+        )
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None = None

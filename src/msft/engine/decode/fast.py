@@ -44,7 +44,7 @@ from msft.engine.kernels import PLAIN_LAYERS, Layers, Recorder, answer_losses
 from msft.engine.memory import HEAD_TOKENS, LINE_TOKENS, RECORDED_UP_TO
 from msft.engine.packing import logits_of
 from msft.example import Encoded
-from msft.run.engine import Likelihoods
+from msft.run.engine import Generated, Likelihoods
 
 RECORDS_KEPT = 4
 
@@ -205,8 +205,8 @@ class FastDecoder:
 
     def generate(
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: GeneratedRows
-    ) -> int:
-        """Generate into `texts`; the number of tokens through the model, without wrong guesses."""
+    ) -> Generated:
+        """Generate into `texts`."""
         plan = self._planned(
             ("prompts", list(prompts), list(texts.limits), groups and list(groups)),
             lambda: prompt_plan(prompts, texts.limits, groups, *self._most, self._device),
@@ -214,7 +214,8 @@ class FastDecoder:
         self._compute_prefixes(plan)
         for batch in plan.batches:
             self._generate(batch, plan, texts)
-        return plan.tokens + sum(len(text) - 1 for text in texts.rows)
+        tokens = plan.tokens + sum(len(text) - 1 for text in texts.rows)  # without wrong guesses
+        return Generated(texts.rows, tokens)
 
     def _planned(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
         """The plan of this key, made if it is not kept. Keys are compared by value, which is quick

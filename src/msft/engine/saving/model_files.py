@@ -4,10 +4,10 @@
 to `AdapterFiles` (`adapters/adapter_files.py`) where an adapter is trained.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from torch import Tensor
 from msft.engine.memory import memory_tiers
 from msft.engine.model.folders import CONFIG, WEIGHTS
 from msft.engine.model.loading import LoadedModel
-from msft.engine.saving.weight_files import Copies, Divided, PublishedModel, TorchCodec, codec_of
+from msft.engine.saving.weight_files import Copies, PublishedModel, TorchCodec
 from msft.files import link_or_copy, remove
+from msft.ranks import Ranks
 from msft.run.engine import Engine
 from msft.store.store import MemoryTier
 
@@ -50,6 +51,19 @@ class TorchEngine(Engine):
 
     def average(self, weights: Iterable[Weights]) -> dict[str, Tensor]:
         return averaged(weights)
+
+
+class Divided(Protocol):
+    """Weights that ranks have between them.
+
+    names: of the weights that this rank owns. whole: all weights in rank 0, None in the others.
+    """
+
+    @property
+    def ranks(self) -> Ranks: ...
+    @property
+    def names(self) -> Collection[str]: ...
+    def whole(self, owned: Weights) -> Weights | None: ...
 
 
 class ModelFiles:
@@ -90,7 +104,11 @@ class ModelFiles:
         return self._published.is_a_checkpoint
 
     def codec(self) -> TorchCodec:
-        return codec_of(self._copies, self._lanes, self.weights_file)
+        lanes = self._lanes
+        if lanes is None or lanes.ranks.world == 1:
+            return TorchCodec(self._copies, weights=self.weights_file)
+        place = lanes.ranks.rank + 1, lanes.ranks.world
+        return TorchCodec(self._copies, place, lanes.names, self.weights_file)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
         whole: Weights | None = self._first if weights is None else weights

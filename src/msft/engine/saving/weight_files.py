@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -27,7 +27,6 @@ from torch import Tensor
 from msft.engine.model.folders import INDEX, WEIGHTS
 from msft.engine.model.loading import LoadedModel
 from msft.files import replace_bytes
-from msft.ranks import Ranks
 
 MOMENTS = "optimizer.safetensors"
 STATE = "state.json"
@@ -347,24 +346,3 @@ class PublishedModel:
         return split_torch_state_dict_into_shards(
             dict(state), filename_pattern=pattern, max_shard_size=most.default
         )
-
-
-class Divided(Protocol):
-    """Weights that ranks have between them.
-
-    names: of the weights that this rank owns. whole: all weights in rank 0, None in the others.
-    """
-
-    @property
-    def ranks(self) -> Ranks: ...
-    @property
-    def names(self) -> Collection[str]: ...
-    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None: ...
-
-
-def codec_of(copies: Copies, lanes: Divided | None, weights: str = WEIGHTS) -> TorchCodec:
-    """A codec for a file of weights that ranks write between them, or that one process writes."""
-    if lanes is None or lanes.ranks.world == 1:
-        return TorchCodec(copies, weights=weights)
-    ranks = lanes.ranks
-    return TorchCodec(copies, (ranks.rank + 1, ranks.world), lanes.names, weights)
