@@ -8,8 +8,8 @@ from families import loaded, model_of
 from torch import Tensor, nn
 
 from msft.engine.accel.fused_layers import FusedLayers
-from msft.engine.accel.joined_adapters import adapter_groups, as_one_matrix
-from msft.engine.accel.joined_linears import JoinedProjections
+from msft.engine.accel.joined_adapters import AdaptedWeights, adapter_groups, as_one_matrix
+from msft.engine.accel.joined_linears import Join, JoinedProjections
 from msft.engine.adapters.lora import adapted
 from msft.engine.packing import RowLayout, layout
 from msft.recipe.recipe import AdapterOptions
@@ -67,6 +67,17 @@ def test_the_same_logits_and_gradients(family: str, four_bit: bool, laid: bool) 
     with joined:
         assert is_same(computed(model), expected)
     assert is_same(computed(model), expected)  # peft's own forward reads the same weights
+
+
+@pytest.mark.parametrize("four_bit", [False, True])
+def test_another_input_is_not_answered_with_what_was_made_before(four_bit: bool) -> None:
+    layers = adapter_groups(adapted_model("qwen2", four_bit=four_bit))[0]
+    join, given, other = Join(AdaptedWeights(layers)), torch.randn(3, 32), torch.randn(3, 32)
+    join.weights.fuse_projections()
+    for number, layer in enumerate(layers):
+        assert torch.allclose(join.part(number, given), layer(given), atol=1e-5)
+    join.part(0, given)
+    assert torch.allclose(join.part(1, other), layers[1](other), atol=1e-5)
 
 
 def test_groups_are_joined_and_the_others_stand_alone() -> None:
