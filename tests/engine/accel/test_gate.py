@@ -61,8 +61,8 @@ def test_it_and_its_gradient(way: str, tokens: int, n: int, rank: int) -> None:
         adapter = [some(*size) for size in sizes]
     parts: list[Any] = adapter or [None] * 4
     low, up, back, down = parts
-    made = gated_layers.opened(base, low, up, SCALE)
-    slope, again = gated_layers.slopes(base, low, up, SCALE, grad, back, down)
+    made = gated_layers.gate_forward(base, low, up, SCALE)
+    slope, again = gated_layers.gate_backward(base, low, up, SCALE, grad, back, down)
     act, expected = by_autograd(base, grad, adapter)
     pairs = [(made, act), (slope, expected), *([(again, act)] if rank else [])]
     for one, other in pairs:
@@ -99,13 +99,13 @@ def test_a_layer_whose_adapters_are_wide_takes_the_other_way(rank: int) -> None:
     seen = []
     joined = JoinedProjections(model)
     joined.fuse_projections()
-    opened = gated_layers.opened
+    computed_gate = gated_layers.gate_forward
 
     def watched(*given: Any) -> Tensor:
         seen.append(given[1] is not None)
-        return opened(*given)
+        return computed_gate(*given)
 
     with pytest.MonkeyPatch.context() as patch, joined:
-        patch.setattr(gated_layers, "opened", watched)
+        patch.setattr(gated_layers, "gate_forward", watched)
         assert is_same(computed(model), expected)
     assert seen == [rank <= WIDEST] * 2, "one for each layer, with its adapter or without"

@@ -8,8 +8,8 @@ from families import loaded, model_of
 from torch import Tensor, nn
 
 from msft.engine.accel.fused_layers import FusedLayers
-from msft.engine.accel.joined_adapters import adapted_together, lying_together
-from msft.engine.accel.joined_linears import TOGETHER, JoinedProjections
+from msft.engine.accel.joined_adapters import AdaptedWeights, adapter_groups, as_one_matrix
+from msft.engine.accel.joined_linears import Join, JoinedProjections
 from msft.engine.adapters.lora import adapted
 from msft.engine.packing import RowLayout, layout
 from msft.recipe.recipe import AdapterOptions
@@ -69,18 +69,29 @@ def test_the_same_logits_and_gradients(family: str, four_bit: bool, laid: bool) 
     assert is_same(computed(model), expected)  # peft's own forward reads the same weights
 
 
+@pytest.mark.parametrize("four_bit", [False, True])
+def test_another_input_is_not_answered_with_what_was_made_before(four_bit: bool) -> None:
+    layers = adapter_groups(adapted_model("qwen2", four_bit=four_bit))[0]
+    join, given, other = Join(AdaptedWeights(layers)), torch.randn(3, 32), torch.randn(3, 32)
+    join.weights.fuse_projections()
+    for number, layer in enumerate(layers):
+        assert torch.allclose(join.part(number, given), layer(given), atol=1e-5)
+    join.part(0, given)
+    assert torch.allclose(join.part(1, other), layers[1](other), atol=1e-5)
+
+
 def test_groups_are_joined_and_the_others_stand_alone() -> None:
     model = adapted_model("llama")
-    sizes = [len(group) for group in adapted_together(model, TOGETHER)]
+    sizes = [len(group) for group in adapter_groups(model)]
     assert sizes == [3, 1, 2, 1] * 2
     some = adapted_model("llama", targets=("q_proj", "k_proj", "up_proj"))
-    assert [len(group) for group in adapted_together(some, TOGETHER)] == [1, 1, 1] * 2
+    assert [len(group) for group in adapter_groups(some)] == [1, 1, 1] * 2
     assert is_same(computed_joined(some), computed(some))
 
 
 @pytest.mark.parametrize("options", [{"dora": True}, {"dropout": 0.1}], ids=str)
 def test_other_kinds_run_as_peft_has_them(options: dict[str, Any]) -> None:
-    assert adapted_together(adapted_model("llama", **options), TOGETHER) == []
+    assert adapter_groups(adapted_model("llama", **options)) == []
 
 
 def computed_joined(model: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -150,7 +161,7 @@ def test_weights_that_lie_together_stay_where_they_are() -> None:
 def test_only_parts_that_follow_each_other_are_one_where_they_lie() -> None:
     whole = torch.arange(12.0).view(6, 2)
     one, two = whole[:2], whole[2:]
-    assert lying_together([one, two]).data_ptr() == whole.data_ptr()
-    assert torch.equal(lying_together([one, two]), whole)
+    assert as_one_matrix([one, two]).data_ptr() == whole.data_ptr()
+    assert torch.equal(as_one_matrix([one, two]), whole)
     for parts in ([two, one], [one, one], [one, whole[3:]], [one.clone(), two.clone()]):
-        assert torch.equal(lying_together(parts), torch.cat(parts))
+        assert torch.equal(as_one_matrix(parts), torch.cat(parts))

@@ -6,26 +6,14 @@ from weakref import ref
 import pytest
 import torch
 from families import FAMILIES, model_of
-from torch import Tensor, nn
+from test_joined_adapters import computed, is_same
+from torch import nn
 
 from msft.engine.accel.fused_layers import FusedLayers
-from msft.engine.accel.joined_linears import Join, JoinedProjections, PlainWeights, together
+from msft.engine.accel.joined_linears import Join, JoinedProjections, PlainWeights, plain_groups
 from msft.engine.packing import RowLayout, layout
 
-LENGTHS = [12, 8]
 JOINED = {"llama", "qwen2", "qwen3", "olmo2", "mistral", "gemma", "gemma2", "mixtral"}
-
-
-def computed(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
-    """Logits of two rows, and gradients."""
-    model.zero_grad()
-    tokens = torch.arange(2, 22)[None] % 50
-    places = torch.cat([torch.arange(length) for length in LENGTHS])[None]
-    with layout(RowLayout(LENGTHS, torch.device("cpu"))):
-        logits: Tensor = model(input_ids=tokens, position_ids=places, use_cache=False).logits
-    logits.float().log_softmax(-1).square().mean().backward()  # type: ignore[no-untyped-call]
-    slopes = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return logits.detach(), slopes
 
 
 @pytest.mark.parametrize("laid", [False, True])
@@ -33,19 +21,16 @@ def computed(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
 def test_the_same_logits_and_gradients(family: str, laid: bool) -> None:
     model = model_of(family)
     names = [name for name, _ in model.named_parameters()]
-    logits, slopes = computed(model)
+    expected = computed(model)
     joined = JoinedProjections(model)
-    assert bool(together(model)) is (family in JOINED)
+    assert bool(plain_groups(model)) is (family in JOINED)
     if laid:
         joined.fuse_projections()
     with joined:
-        ours, our_slopes = computed(model)
-    assert torch.allclose(ours, logits, atol=1e-5)
-    assert our_slopes.keys() == slopes.keys()
-    assert all(torch.allclose(our_slopes[n], slopes[n], atol=1e-5) for n in slopes)
+        assert is_same(computed(model), expected)
     with torch.no_grad(), joined, layout(RowLayout([5], torch.device("cpu"))):
         some = model(input_ids=torch.arange(2, 7)[None], use_cache=False).logits
-    assert torch.allclose(some[0], logits[0, :5], atol=1e-5)
+    assert torch.allclose(some[0], expected[0][0, :5], atol=1e-5)
     assert [name for name, _ in model.named_parameters()] == names
     assert not any("forward" in vars(module) for module in model.modules())
 
@@ -57,15 +42,12 @@ def test_compiled_layers_hand_their_gradients_out(family: str) -> None:
     counters = torch._dynamo.utils.counters
     counters.clear()
     model = model_of(family)
-    logits, slopes = computed(model)
+    expected = computed(model)
     fused = FusedLayers(model, backend="aot_eager")
     fused.fuse_projections()
     for _ in range(2):
         with fused:
-            ours, our_slopes = computed(model)
-        assert torch.allclose(ours, logits, atol=1e-5)
-        assert our_slopes.keys() == slopes.keys()
-        assert all(torch.allclose(our_slopes[n], slopes[n], atol=1e-5) for n in slopes)
+            assert is_same(computed(model), expected)
     assert 0 < counters["stats"]["unique_graphs"] <= 6
 
 
@@ -125,4 +107,4 @@ def test_layers_that_are_not_alike_stay_apart() -> None:
             super().__init__()
             self.gate_proj, self.up_proj = nn.Linear(4, 6), nn.Linear(4, 6, bias=False)
 
-    assert together(Odd()) == []
+    assert plain_groups(Odd()) == []

@@ -22,8 +22,8 @@ from msft.engine.decode.plans import (
 from msft.engine.decode.step import (
     WIDTH_OF_SMALL,
     Kernels,
-    came_true,
-    guessed,
+    accepted,
+    drafted,
     tokens_ahead,
 )
 
@@ -38,7 +38,7 @@ def guesses_of(*rows: list[int], ahead: int = 5) -> list[list[int]]:
         said[number * span : number * span + len(row)] = torch.tensor(row)
     start = torch.arange(len(rows)) * span
     length = torch.tensor([len(row) - 1 for row in rows])
-    found: list[list[int]] = guessed(said, start, length, ahead, span).tolist()
+    found: list[list[int]] = drafted(said, start, length, ahead, span).tolist()
     return found
 
 
@@ -65,8 +65,8 @@ def test_a_row_without_repetition_and_one_of_a_single_token_have_some_guess() ->
 def test_guesses_count_up_to_the_first_wrong_one() -> None:
     fed = torch.tensor([[1, 2, 3], [1, 2, 3], [1, 2, 3]])
     chosen = torch.tensor([[2, 3, 4], [2, 9, 4], [9, 3, 4]])
-    assert came_true(fed, chosen).tolist() == [2, 1, 0]
-    assert came_true(fed[:, :1], chosen[:, :1]).tolist() == [0, 0, 0]
+    assert accepted(fed, chosen).tolist() == [2, 1, 0]
+    assert accepted(fed[:, :1], chosen[:, :1]).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,9 @@ def _stochastic_round(x, noise):  # type: ignore[no-untyped-def]
 class Update:
     """AdamW's update of fp32 masters, their moments and a working copy in bf16.
 
-    masters, exp_avgs, exp_avg_sqs, working: in the same order, without gaps; they stay where they
-        are. Moments in bf16 are rounded at random.
-    averages: of the masters, moved to them by `share` of the way after the update; none: ().
+    masters, exp_avgs, exp_avg_sqs, working: contiguous tensors in the same order, whose memory is
+        not moved. Moments in bf16 are rounded at random.
+    averages: of the masters; after the update each goes `share` of the way to its master. (): none.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Update:
         self._launch([0] * len(sizes), False, zeros, 0.0, zeros)  # compiled before a recording
 
     def ready(self) -> None:
-        """Have host memory for the next table: a step that is being recorded cannot get any."""
+        """Take host memory for the next table, since a step that is being recorded cannot."""
         if self._host is None:
             cuda = self._device.type == "cuda"
             self._host = torch.empty(len(self._names), dtype=torch.int64, pin_memory=cuda)
@@ -129,10 +129,11 @@ class Update:
     def take(
         self, grads: Mapping[str, Tensor], numbers: Tensor, weight_decay: float, bad: Tensor
     ) -> None:
-        """Move what has a gradient, all of them bf16 or all fp32; nothing where `bad` is 1.
+        """Update the weights that have a gradient; no weight where `bad` is 1.
 
-        numbers: rate, rate over the first moment's correction, root of the second one's, and what
-            gradients are multiplied by.
+        grads: all bf16 or all fp32.
+        numbers: the learning rate, the rate over the first moment's bias correction, the root of
+            the second moment's, and the factor of all gradients.
         """
         dense = {name: grad.contiguous() for name, grad in grads.items()}
         addresses = [dense[n].data_ptr() if n in dense else 0 for n in self._names]
@@ -149,7 +150,7 @@ class Update:
         bad: Tensor,
         seed: Tensor | None = None,
     ) -> None:
-        """An address of 0: no gradient."""
+        """Launch the kernel. An address of 0: no gradient."""
         aligned = self._aligned and not any(address % ALIGNMENT for address in addresses)
         update[(len(self._owners),)](
             *(self._sent(addresses), self._tensors, self._sizes, self._owners, self._blocks),
@@ -160,7 +161,8 @@ class Update:
         )
 
     def _sent(self, addresses: Sequence[int]) -> Tensor:
-        """The table on the device; a recorded step sends its source again, so that must stay."""
+        """The table of addresses on the device. A recorded step copies from host memory again at
+        each replay, so its host memory is kept."""
         self.ready()
         table, self._host = self._host, None
         assert table is not None

@@ -1,7 +1,14 @@
-"""CUDA graphs of the device's work; each set of them has its own memory and stream.
+"""CUDA graphs: work of the device that is captured once and replayed by one call.
 
-Graphs of one stream share its workspace for matrix products, so two of them must not run at one
-time (https://github.com/pytorch/pytorch/issues/193402): each set has a `Recorder` of its own.
+To launch a small model's kernels one by one takes longer than to run them. A graph launches all of
+a step's kernels at once. It reads and writes the addresses of its capture, so whoever records work
+keeps inputs and results where they are, and the work may neither wait for the host nor change a
+shape.
+
+The graphs of a `Recorder` share a pool of memory, which nobody else gets while one of them lives,
+and a stream. The graphs of one stream share its workspace for matrix products, so two of them must
+not run at the same time (https://github.com/pytorch/pytorch/issues/193402). What runs at the same
+time (training, decoding steps, likelihoods) therefore has a `Recorder` each.
 """
 
 import gc
@@ -12,9 +19,9 @@ import torch
 
 
 class Recorder:
-    """Makes graphs that run one at a time and end together.
+    """Makes graphs that run one at a time and are dropped together.
 
-    stream: where they are captured; what is replayed beside others goes there too.
+    stream: the stream of the captures, on which a graph is also replayed beside other work.
     """
 
     def __init__(self) -> None:
@@ -23,17 +30,15 @@ class Recorder:
         self._pool = torch.cuda.MemPool()
 
     def renew(self) -> None:
-        """All graphs have ended: torch does not take up the name of their memory again."""
+        """Take a new pool, after all graphs are dropped: torch does not use the old one again."""
         self._pool = torch.cuda.MemPool()
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """What is done inside goes where graphs are captured, and leaves them its memory: that of
-        this thread, so not what a backward pass takes.
-
-        Inside, torch does not give back what it keeps for later if memory runs out, so before.
-        """
-        torch.cuda.empty_cache()
+        """Inside, work runs on the stream of the captures and takes memory from the graphs' pool,
+        where a capture finds it again. A backward pass runs in a thread of its own, so its memory
+        is not in the pool."""
+        torch.cuda.empty_cache()  # inside, torch frees none of its cache if memory runs out
         before = torch.cuda.current_stream()
         self.stream.wait_stream(before)
         try:
@@ -43,7 +48,8 @@ class Recorder:
             before.wait_stream(self.stream)
 
     def recorded(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """A graph of `work`, which is not done now; None: it waits for the host, say."""
+        """A graph of `work`, which is not executed now; None: it cannot be captured, since it waits
+        for the host, say."""
         graph = torch.cuda.CUDAGraph()
         before = torch.cuda.current_stream()
         threads = "thread_local"  # others may be writing checkpoints meanwhile

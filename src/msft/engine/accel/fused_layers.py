@@ -1,11 +1,12 @@
-"""Fused layers: a model's decoder layers compiled, so that their small kernels become a few.
+"""Fused layers: a model's decoder layers, compiled so that many small kernels become a few.
 
-All layers share one compiled code: it is compiled for one layer with the number of tokens left
-open. Attention stays as it is, between two compiled halves; projections are joined. The losses
-behind the head are compiled too: they read bf16 predictions once, without a copy in fp32.
+All layers share one compiled code: it is compiled for one layer, with the number of tokens left
+open. Attention is not compiled; it runs between two compiled halves of the layer. Projections are
+joined (`joined_linears.py`). The losses behind the head are compiled too: they read bf16 logits
+once, without a copy in fp32.
 
-With an adapter, most of the memory is what layers keep for their backward pass. There the compiler
-may compute again whatever is no matrix product: norms, and the gate's product.
+With an adapter, most of the memory is what layers keep for their backward pass. Then the compiler
+may compute everything but matrix products again: norms, and the gate's product.
 """
 
 from collections.abc import Callable
@@ -20,9 +21,9 @@ from msft.engine.kernels import KernelChoice, answer_losses, cause_of, say_once
 from msft.engine.ranks import excuse_compiling
 
 RECOMPUTED = {"ban_recompute_materialized_backward": False, "ban_recompute_used_far_apart": False}
-"""What torch's partitioner may compute again, although a matrix product reads it there."""
+"""Limits of torch's partitioner that are lifted, so that it computes more again."""
 Backend = str | Callable[..., Any]
-"""Of the compiler, by its name or as a function."""
+"""A backend of the compiler, by its name or as a function."""
 
 
 class FusedLayers:
@@ -44,7 +45,7 @@ class FusedLayers:
         return nll
 
     def fuse_projections(self) -> None:
-        """Let joined weights lie together; only where nobody else holds them."""
+        """See `JoinedProjections.fuse_projections`."""
         self._joined.fuse_projections()
 
     def __enter__(self) -> None:
@@ -58,7 +59,8 @@ class FusedLayers:
             layer.__dict__.pop("forward", None)
 
     def _guarded(self, plain: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
-        """A function compiled; from the first thing on that cannot be, everything runs as it is."""
+        """A function, compiled. After the first failure of the compiler, this function and all
+        others run as they are."""
         compiled = torch.compile(plain, dynamic=True, backend=backend)
 
         def call(*args: Any, **options: Any) -> Any:
@@ -76,7 +78,7 @@ class FusedLayers:
 
 
 def recomputing(backend: Backend) -> Callable[..., Any]:
-    """The same, which keeps less for the backward pass."""
+    """The same backend, which keeps less for the backward pass."""
     compile_graph = torch._dynamo.lookup_backend(backend)
 
     def compiled(graph: Any, inputs: Any) -> Any:
@@ -87,7 +89,7 @@ def recomputing(backend: Backend) -> Callable[..., Any]:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The longest list of modules of one kind: a language model's layers."""
+    """A language model's layers: the longest list of modules of one class."""
     lists = [list(m) for m in model.modules() if isinstance(m, nn.ModuleList)]
     uniform = [layers for layers in lists if len(set(map(type, layers))) == 1]
     return max(uniform, key=len, default=[])

@@ -1,13 +1,15 @@
-"""Gated layers: down(silu(gate(x)) * up(x)), where gate and up are one product, which makes g and
-u side by side, and silu(g) * u is one kernel.
+"""Gated layers: down(silu(gate(x)) * up(x)), with one product for gate and up and one kernel for
+silu(g) * u.
 
-The compiler makes several kernels of silu(g) * u, and puts its two gradients together by computing
-both everywhere. Here one kernel does each way (`triton_gate.py`). With adapters it also adds their
-low-rank parts, which else would be one more pass over the widest tensors of a model. Where there is
-no kernel, torch computes the same.
+The product makes g and u side by side, as one tensor [g, u]. The compiler would make several
+kernels of silu(g) * u, and would compute both of its gradients everywhere to put them side by side.
+Here one kernel computes the forward pass and one the backward pass (`triton_gate.py`). With
+adapters these kernels also add the low-rank parts of gate and up, which would otherwise be one more
+pass over the widest tensors of a model. Without Triton, torch computes the same.
 
-With adapters on all three layers the gate's result is computed again in the backward pass instead
-of being kept.
+With adapters on gate, up and down, the whole layer is one custom operator (`adapted_gate`). The
+operator keeps the frozen product [g, u] and the outputs of the A matrices. Its backward pass
+computes silu(g) * u again, which is as wide as the layer's inner size, instead of keeping it.
 """
 
 import inspect
@@ -23,10 +25,10 @@ from torch.nn import functional
 from msft.engine.accel.joined_adapters import (
     AdaptedWeights,
     flat,
+    frozen_matrix,
     frozen_product,
     gradients,
     product,
-    whole_of,
 )
 from msft.engine.kernels import HALF, short_rows
 
@@ -69,30 +71,24 @@ def adapted_gate(
     sizes: list[int],
     scales: list[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What the layer makes of its input; and for its backward pass the frozen product of gate and
-    up, and what the A matrices make in both products.
+    """The layer's output; and for its backward pass the frozen product of gate and up, and the
+    outputs of the A matrices in both products.
 
     wide: of gate and up, the frozen weights, then the A matrices as one, and the B matrices.
-    narrow: the same of down. sizes: what gate, up and down make. scales: of wide and narrow.
+    narrow: the same of down. sizes: outputs of gate, up and down. scales: of wide and narrow.
     """
     (*frozen, down, up), (*last, last_down, last_up) = wide, narrow
     rows = flat(given)
     base, low = frozen_product(rows, frozen, wide_biases, sizes[:2]), rows @ down.t()
-    act = opened(base, low, up, scales[0])
+    act = gate_forward(base, low, up, scales[0])
     made, inner = product(act, last, narrow_biases, last_down, last_up, sizes[2:], scales[1])
     return made.view(*given.shape[:-1], sizes[2]), base, low, inner
 
 
 @adapted_gate.register_fake
 def _(
-    given: Tensor,
-    wide: list[Tensor],
-    wide_biases: list[Tensor],
-    narrow: list[Tensor],
-    narrow_biases: list[Tensor],
-    sizes: list[int],
-    scales: list[float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    given: Tensor, wide: Any, biases: Any, narrow: Any, more: Any, sizes: list[int], scales: Any
+) -> tuple[Tensor, ...]:
     rows = flat(given).shape[0]
     widths = (sizes[0] + sizes[1], wide[-2].shape[0], narrow[-2].shape[0])
     base, low, inner = (given.new_empty(rows, width) for width in widths)
@@ -116,33 +112,25 @@ def adapted_gate_grads(
     grad = flat(grad)
     back = (grad @ last_up).mul_(scales[1])
     of_last_up = (grad.t() @ inner).mul_(scales[1])
-    of_act = grad @ whole_of(last, sizes[2:], sizes[0], grad)
-    slope, act = slopes(base, low, up, scales[0], of_act, back, last_down)
+    of_act = grad @ frozen_matrix(last, sizes[2:], sizes[0], grad)
+    slope, act = gate_backward(base, low, up, scales[0], of_act, back, last_down)
     of_last_down = back.t() @ act
     del act, of_act
     rest = (frozen, down, up, sizes[:2], scales[0])
-    of_given, of_down, of_up = gradients(slope, flat(given), low, *rest)
-    return of_given.view(given.shape), of_down, of_up, of_last_down, of_last_up
+    return *gradients(slope, given, low, *rest), of_last_down, of_last_up
 
 
 @adapted_gate_grads.register_fake
 def _(
-    grad: Tensor,
-    given: Tensor,
-    base: Tensor,
-    low: Tensor,
-    inner: Tensor,
-    wide: list[Tensor],
-    narrow: list[Tensor],
-    sizes: list[int],
-    scales: list[float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad: Any, given: Tensor, base: Any, low: Any, inner: Any, wide: Any, narrow: Any, *rest: Any
+) -> tuple[Tensor, ...]:
     found = (given, wide[-2], wide[-1], narrow[-2], narrow[-1])
-    return tuple(each.new_empty(each.shape) for each in found)  # type: ignore[return-value]
+    return tuple(each.new_empty(each.shape) for each in found)
 
 
 class _AdaptedGate(torch.autograd.Function):
-    """The two above. A and B matrices come one by one, for their gradients, and as one."""
+    """`adapted_gate`, with `adapted_gate_grads` as its gradient. A and B matrices come as one for
+    the products, and one by one for their gradients."""
 
     @staticmethod
     def forward(
@@ -182,10 +170,10 @@ class _AdaptedGate(torch.autograd.Function):
 
 
 def gated(module: Any, wide: Any, narrow: Any) -> Callable[[Tensor], Tensor]:
-    """A module's forward pass by one product of its gate and up layers.
+    """A module's forward pass, with one product for its gate and up layers.
 
-    wide, narrow: the weights of these two layers, and of down (see `joined_linears.Weights`); None:
-        they are nobody's.
+    wide: the weights of gate and up, of either kind in `joined_linears.py`.
+    narrow: the weights of down; None: down is a plain layer.
     """
     both = isinstance(wide, AdaptedWeights) and isinstance(narrow, AdaptedWeights)
     if both and wide.rank == narrow.rank <= WIDEST:
@@ -219,7 +207,7 @@ FEWEST = 16
 """Ranks of the smallest matrix product that Triton knows."""
 
 
-def opened(base: Tensor, low: Tensor | None, up: Tensor | None, scale: float) -> Tensor:
+def gate_forward(base: Tensor, low: Tensor | None, up: Tensor | None, scale: float) -> Tensor:
     """silu(g) * u, where [g, u] is base + scale * low @ up, of two layers side by side."""
     kernels = _kernels(base)
     if kernels is None:
@@ -234,7 +222,7 @@ def opened(base: Tensor, low: Tensor | None, up: Tensor | None, scale: float) ->
     return act
 
 
-def slopes(
+def gate_backward(
     base: Tensor,
     low: Tensor | None,
     up: Tensor | None,
@@ -243,8 +231,10 @@ def slopes(
     back: Tensor | None,
     down: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of [g, u], and with adapters silu(g) * u; the gradient of the latter is grad +
-    back @ down."""
+    """The gradient of [g, u], and with adapters silu(g) * u.
+
+    grad: the gradient of silu(g) * u; with adapters on down, grad + back @ down is.
+    """
     kernels = _kernels(base)
     tokens, n = base.shape[0], base.shape[1] // 2
     if kernels is None:
@@ -295,7 +285,7 @@ def _kernels(base: Tensor) -> Any:
 @torch.library.custom_op("msft::gate", mutates_args=())
 def gate(whole: Tensor) -> Tensor:
     """silu of the first half of the last axis, times the second half."""
-    made = opened(flat(whole), None, None, 0.0)
+    made = gate_forward(flat(whole), None, None, 0.0)
     return made.view(*whole.shape[:-1], made.shape[-1])
 
 
@@ -307,7 +297,7 @@ def _(whole: Tensor) -> Tensor:
 @torch.library.custom_op("msft::gate_grads", mutates_args=())
 def gate_grads(whole: Tensor, grad: Tensor) -> Tensor:
     """The gradient of both halves."""
-    slope, _ = slopes(flat(whole), None, None, 0.0, flat(grad), None, None)
+    slope, _ = gate_backward(flat(whole), None, None, 0.0, flat(grad), None, None)
     return slope.view(whole.shape)
 
 

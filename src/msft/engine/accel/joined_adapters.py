@@ -1,9 +1,10 @@
 """Joined projections with adapters: layers that read the same input as a few products.
 
-One product is with the frozen weights of all layers, one with all their A matrices, and one with
-the B matrices of each size, added where it belongs. Frozen weights have no gradient, so nothing is
-kept for one; those in four bits are unpacked for each product. Only plain LoRA without dropout
-comes here: the other kinds run as peft has them.
+A layer with an adapter computes x·Wᵀ + s·(x·Aᵀ)·Bᵀ. For layers that read the same x, one product is
+with the frozen weights W of all layers, one with all their A matrices, and one batched product with
+the B matrices of each size, added to the columns of its layers. Frozen weights have no gradient, so
+the backward pass needs x and x·Aᵀ only; weights in four bits are unpacked for each product. Only
+plain LoRA without dropout comes here: the other kinds run as peft has them.
 """
 
 from collections.abc import Sequence
@@ -16,13 +17,16 @@ from torch.nn import functional
 from msft.engine.adapters.four_bit import PARTS, FourBitLinear, unpacked
 from msft.engine.model.folders import ADAPTER
 
+SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of layers that read the same input, in the order in which models call them."""
+
 
 class Operands(NamedTuple):
     """What layers with adapters compute with.
 
-    frozen: their weights as one matrix, or the parts of their packed weights.
-    down, up: their A matrices below each other, and their B matrices; downs, ups: one by one.
-    sizes: what each makes.
+    frozen: the frozen weights as one matrix, or the parts of each packed weight.
+    down, up: all A matrices below each other, and all B matrices; downs, ups: one by one.
+    sizes: the outputs of each layer.
     """
 
     frozen: list[Tensor]
@@ -36,66 +40,74 @@ class Operands(NamedTuple):
 
 
 def product(
-    rows: Tensor,
-    frozen: Sequence[Tensor],
-    biases: Sequence[Tensor],
+    given: Tensor,
+    frozen: list[Tensor],
+    biases: list[Tensor],
     down: Tensor,
     up: Tensor,
-    sizes: Sequence[int],
+    sizes: list[int],
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """What layers with adapters make of rows, side by side, and what their A matrices make."""
+    """The outputs of layers with adapters, side by side, and the outputs of their A matrices."""
+    rows = flat(given)
     made = frozen_product(rows, frozen, biases, sizes)
     inner = rows @ down.t()
     rank = up.shape[1]
-    for count, size, first, begin in _runs(sizes):
-        part = _apart(made, begin, count, size)
-        low = _apart(inner, first * rank, count, rank)
+    for count, size, first, begin in _runs_of_equal(sizes):
+        part = _columns(made, begin, count, size)
+        low = _columns(inner, first * rank, count, rank)
         high = up[begin : begin + count * size].view(count, size, rank).transpose(1, 2)
         part.baddbmm_(low, high, alpha=scale)
-    return made, inner
+    shape = given.shape[:-1]
+    return made.view(*shape, made.shape[-1]), inner.view(*shape, inner.shape[-1])
 
 
 def frozen_product(
     rows: Tensor, frozen: Sequence[Tensor], biases: Sequence[Tensor], sizes: Sequence[int]
 ) -> Tensor:
-    """The same without adapters."""
+    """The outputs of the same layers without their adapters."""
     bias = torch.cat(list(biases)) if biases else None
-    return functional.linear(rows, whole_of(frozen, sizes, rows.shape[-1], rows), bias)
+    return functional.linear(rows, frozen_matrix(frozen, sizes, rows.shape[-1], rows), bias)
 
 
 def gradients(
     grad: Tensor,
-    rows: Tensor,
+    given: Tensor,
     inner: Tensor,
-    frozen: Sequence[Tensor],
+    frozen: list[Tensor],
     down: Tensor,
     up: Tensor,
-    sizes: Sequence[int],
+    sizes: list[int],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the rows, of all A matrices, and of all B matrices."""
+    """The gradients of the input, of all A matrices, and of all B matrices.
+
+    grad: of the outputs; inner: the outputs of the A matrices.
+    """
+    grad, rows, inner = flat(grad), flat(given), flat(inner)
     back, of_up, rank = torch.empty_like(inner), torch.empty_like(up), up.shape[1]
-    for count, size, first, begin in _runs(sizes):
-        part = _apart(grad, begin, count, size)
-        low, low_back = (_apart(each, first * rank, count, rank) for each in (inner, back))
+    for count, size, first, begin in _runs_of_equal(sizes):
+        part = _columns(grad, begin, count, size)
+        low, low_back = (_columns(each, first * rank, count, rank) for each in (inner, back))
         high, slope = (
             each[begin : begin + count * size].view(count, size, rank) for each in (up, of_up)
         )
         torch.baddbmm(low_back, part, high, beta=0, alpha=scale, out=low_back)
         torch.baddbmm(slope, part.transpose(1, 2), low, beta=0, alpha=scale, out=slope)
-    of_rows = grad @ whole_of(frozen, sizes, rows.shape[-1], rows)
+    of_rows = grad @ frozen_matrix(frozen, sizes, rows.shape[-1], rows)
     of_rows.addmm_(back, down)
-    return of_rows, back.t() @ rows, of_up
+    return of_rows.view(given.shape), back.t() @ rows, of_up
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Rows of numbers."""
+    """A tensor as a matrix, whose rows are its last axis."""
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def whole_of(frozen: Sequence[Tensor], sizes: Sequence[int], width: int, like: Tensor) -> Tensor:
-    """The frozen weights as one matrix, so wide."""
+def frozen_matrix(
+    frozen: Sequence[Tensor], sizes: Sequence[int], width: int, like: Tensor
+) -> Tensor:
+    """The frozen weights as one matrix of `width` columns; packed ones in the dtype of `like`."""
     if frozen[0].is_floating_point():
         return frozen[0]
     whole = like.new_empty(sum(sizes), width)
@@ -104,9 +116,9 @@ def whole_of(frozen: Sequence[Tensor], sizes: Sequence[int], width: int, like: T
     return whole
 
 
-def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
-    """Layers of one size that follow each other, which are one batched product: how many, their
-    size, the first one's number, and where it begins."""
+def _runs_of_equal(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """Runs of layers of one size, each of which is one batched product: number of layers, size,
+    number of the first layer, and the column where the first layer begins."""
     runs: list[tuple[int, int, int, int]] = []
     begin = 0
     for number, size in enumerate(sizes):
@@ -119,75 +131,35 @@ def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
     return runs
 
 
-def _apart(matrix: Tensor, begin: int, count: int, size: int) -> Tensor:
-    """Some columns of a matrix as several matrices, where they lie."""
+def _columns(matrix: Tensor, begin: int, count: int, size: int) -> Tensor:
+    """Columns of a matrix as `count` matrices of `size` columns, without a copy."""
     columns = matrix[:, begin : begin + count * size]
     return columns.view(len(matrix), count, size).transpose(0, 1)
 
 
-@torch.library.custom_op("msft::adapted", mutates_args=())
-def adapted(
-    given: Tensor,
-    frozen: list[Tensor],
-    biases: list[Tensor],
-    down: Tensor,
-    up: Tensor,
-    sizes: list[int],
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    """`product` for the compiler."""
-    made, inner = product(flat(given), frozen, biases, down, up, sizes, scale)
-    shape = given.shape[:-1]
-    return made.view(*shape, made.shape[-1]), inner.view(*shape, inner.shape[-1])
+# The compiler takes both as they are, and knows only the shapes of what they make.
+adapted = torch.library.custom_op("msft::adapted", product, mutates_args=())
+adapted_grads = torch.library.custom_op("msft::adapted_grads", gradients, mutates_args=())
 
 
 @adapted.register_fake
 def _(
-    given: Tensor,
-    frozen: list[Tensor],
-    biases: list[Tensor],
-    down: Tensor,
-    up: Tensor,
-    sizes: list[int],
-    scale: float,
+    given: Tensor, frozen: Any, biases: Any, down: Tensor, up: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     shape = given.shape[:-1]
     return given.new_empty(*shape, up.shape[0]), given.new_empty(*shape, down.shape[0])
 
 
-@torch.library.custom_op("msft::adapted_grads", mutates_args=())
-def adapted_grads(
-    grad: Tensor,
-    given: Tensor,
-    inner: Tensor,
-    frozen: list[Tensor],
-    down: Tensor,
-    up: Tensor,
-    sizes: list[int],
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`gradients` for the compiler."""
-    rest = (frozen, down, up, sizes, scale)
-    of_given, of_down, of_up = gradients(flat(grad), flat(given), flat(inner), *rest)
-    return of_given.view(given.shape), of_down, of_up
-
-
 @adapted_grads.register_fake
 def _(
-    grad: Tensor,
-    given: Tensor,
-    inner: Tensor,
-    frozen: list[Tensor],
-    down: Tensor,
-    up: Tensor,
-    sizes: list[int],
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return tuple(each.new_empty(each.shape) for each in (given, down, up))  # type: ignore[return-value]
+    grad: Tensor, given: Tensor, inner: Any, frozen: Any, down: Tensor, up: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    return tuple(each.new_empty(each.shape) for each in (given, down, up))
 
 
 class _Adapted(torch.autograd.Function):
-    """The two products above. A and B matrices come one by one, for their gradients, and as one."""
+    """`adapted`, with `adapted_grads` as its gradient. A and B matrices come as one for the
+    products, and one by one for their gradients."""
 
     @staticmethod
     def forward(
@@ -218,8 +190,8 @@ class _Adapted(torch.autograd.Function):
         return found[0], None, None, None, None, None, *none, *downs, *ups
 
 
-def lying_together(parts: Sequence[Tensor]) -> Tensor:
-    """Matrices of one width as one: where they lie, if one follows the other there, else a copy."""
+def as_one_matrix(parts: Sequence[Tensor]) -> Tensor:
+    """Matrices of one width as one: a view if they follow each other in memory, else a copy."""
     first, end = parts[0], parts[0].data_ptr()
     for part in parts:
         if part.data_ptr() != end or not part.is_contiguous():
@@ -232,7 +204,7 @@ def lying_together(parts: Sequence[Tensor]) -> Tensor:
 
 
 class AdaptedWeights:
-    """The weights of layers that read the same input and have adapters; see `Weights`."""
+    """The weights of layers that read the same input and have adapters; see `PlainWeights`."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self.modules: Sequence[nn.Module] = layers
@@ -248,63 +220,54 @@ class AdaptedWeights:
         self._up: Tensor | None = None
 
     def fuse_projections(self) -> None:
-        """The frozen weights, the A matrices and the B matrices."""
-        self._down, self._up = _laid(self._downs), _laid(self._ups)
+        """Let the frozen weights be parts of one tensor; so the A matrices, and the B matrices."""
+        self._down, self._up = in_one_tensor(self._downs), in_one_tensor(self._ups)
         if not self._packed:
-            self._whole = _laid(self._bases)
+            self._whole = in_one_tensor(self._bases)
 
     def product(self, given: Tensor) -> Tensor:
-        return _computed(given, self.operands())
+        by = self.operands()
+        made: Tensor = _Adapted.apply(  # type: ignore[no-untyped-call]
+            *(given, by.down, by.up, by.sizes, by.scale, len(by.biases)),
+            *(*by.frozen, *by.biases, *by.downs, *by.ups),
+        )
+        return made
 
     def alone(self, number: int, given: Tensor) -> Tensor:
-        return _computed(given, self._operands(slice(number, number + 1), [], None, None))
+        return AdaptedWeights(self.modules[number : number + 1]).product(given)
 
     def operands(self) -> Operands:
-        """Of all layers."""
-        whole = [] if self._whole is None else [self._whole]
-        return self._operands(slice(None), whole, self._down, self._up)
-
-    def _operands(
-        self, which: slice, frozen: list[Tensor], down: Tensor | None, up: Tensor | None
-    ) -> Operands:
-        bases = self._bases[which]
-        if not frozen:
-            frozen = [part for base in bases for part in base.parts] if self._packed else []
-            frozen = frozen or [torch.cat([base.weight for base in bases])]
-        biases = [base.bias for base in bases if base.bias is not None]
-        downs = [each.weight for each in self._downs[which]]
-        ups = [each.weight for each in self._ups[which]]
+        if self._packed:
+            frozen = [part for base in self._bases for part in base.parts]
+        elif self._whole is None:
+            frozen = [torch.cat([base.weight for base in self._bases])]
+        else:
+            frozen = [self._whole]
+        biases = [base.bias for base in self._bases if base.bias is not None]
+        downs = [each.weight for each in self._downs]
+        ups = [each.weight for each in self._ups]
+        down, up = self._down, self._up
         down = torch.cat([each.detach() for each in downs]) if down is None else down
         up = torch.cat([each.detach() for each in ups]) if up is None else up
-        return Operands(frozen, biases, down, up, downs, ups, self.sizes[which], self.scale)
+        return Operands(frozen, biases, down, up, downs, ups, self.sizes, self.scale)
 
 
-def _computed(given: Tensor, by: Operands) -> Tensor:
-    tensors = (*by.frozen, *by.biases, *by.downs, *by.ups)
-    how = (by.down, by.up, by.sizes, by.scale, len(by.biases))
-    made: Tensor = _Adapted.apply(given, *how, *tensors)  # type: ignore[no-untyped-call]
-    return made
-
-
-def _laid(layers: Sequence[Any]) -> Tensor:
-    """The weights of layers as parts of one tensor."""
-    whole = lying_together([layer.weight.data for layer in layers])
+def in_one_tensor(layers: Sequence[Any]) -> Tensor:
+    """Let the weights of layers be parts of one tensor, which is returned."""
+    whole = as_one_matrix([layer.weight.data for layer in layers])
     sizes = [len(layer.weight) for layer in layers]
     for layer, part in zip(layers, torch.split(whole, sizes), strict=True):
         layer.weight.data = part
     return whole
 
 
-def adapted_together(model: nn.Module, groups: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """Layers with plain adapters under one module that read the same input, and those that are
-    alone.
-
-    groups: names of layers that read the same input.
-    """
+def adapter_groups(model: nn.Module) -> list[list[Any]]:
+    """Groups of layers with plain adapters that read the same input under one module; a layer
+    without such a group is a group of one."""
     found: list[list[Any]] = []
     for module in model.modules():
         children = {n: child for n, child in module.named_children() if _is_plain(child)}
-        for names in groups:
+        for names in SAME_INPUT:
             layers = [children.get(name) for name in names]
             kinds = {_kind(layer) for layer in layers if layer is not None}
             if None not in layers and len(kinds) == 1:

@@ -1,27 +1,37 @@
 """Joined projections: layers that read the same input as one matrix product.
 
-A model asks for queries, keys and values by three products, and for the two halves of its gate by
-two; the smaller ones leave most of a GPU idle. Inside `with joined:` the first of them computes
-all, and the others hand out their part. What they compute, and the names of weights, stay.
+A model computes queries, keys and values by three products, and the two halves of its gate by two;
+the smaller products leave most of a GPU idle. Inside `with joined:` the first layer of a group
+computes one product for all, and the others return their part of it. The numbers and the names of
+weights stay what they were.
 
-Once their weights lie together, the whole takes the gradient and hands parts of it to the layers.
+`joined.fuse_projections()` lets the weights of a group be parts of one tensor. Then a product needs
+no copy of the weights; autograd gives the gradient to the whole tensor, and a hook gives its parts
+to the layers.
+
+Three files have the pieces: this one plain layers, `joined_adapters.py` layers with adapters, and
+`gated_layers.py` the gate behind a joined product. `fused_layers.py` compiles a decoder layer with
+all of it.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from msft.engine.accel.gated_layers import gated, is_gated
-from msft.engine.accel.joined_adapters import AdaptedWeights, adapted_together, lying_together
+from msft.engine.accel.joined_adapters import (
+    SAME_INPUT,
+    AdaptedWeights,
+    adapter_groups,
+    in_one_tensor,
+)
 
-TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Names of layers that read the same input, in the order in which models call them."""
 MANY = 3
-"""Gradients of so many parts are laid side by side as they are."""
+"""The gradients of this many parts, or more, are put side by side by `side_by_side`."""
 
 
 @torch.library.custom_op("msft::side_by_side", mutates_args=())
@@ -60,75 +70,55 @@ def parted(whole: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
 
 
 class PlainWeights:
-    """The weights of layers that read the same input; see `Weights`."""
+    """The weights of layers that read the same input, as one matrix.
+
+    `AdaptedWeights` has the same methods for layers with adapters.
+
+    modules: the layers, in the order in which a model calls them. sizes: the outputs of each.
+    """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        self.layers = layers
+        self.modules = layers
         self.sizes = [layer.out_features for layer in layers]
         self._whole: Tensor | None = None
 
-    @property
-    def modules(self) -> Sequence[nn.Module]:
-        return self.layers
-
     def fuse_projections(self) -> None:
-        whole = lying_together([layer.weight.data for layer in self.layers])
-        for layer, part in zip(self.layers, torch.split(whole, self.sizes), strict=True):
-            layer.weight.data = part
-        self._whole = whole
-        if self.layers[0].weight.requires_grad:
+        """Let the weights be parts of one tensor, so that a product needs no copy of them."""
+        self._whole = whole = in_one_tensor(self.modules)
+        if self.modules[0].weight.requires_grad:
             whole.requires_grad_().register_post_accumulate_grad_hook(self._hand_out)  # type: ignore[no-untyped-call]
 
     def _hand_out(self, whole: Tensor) -> None:
-        """The gradient of the whole is that of its layers."""
+        """Give each layer its part of the whole's gradient."""
         assert whole.grad is not None, "called when there is one"
         grads = torch.split(whole.grad, self.sizes)
         whole.grad = None
-        for layer, grad in zip(self.layers, grads, strict=True):
+        for layer, grad in zip(self.modules, grads, strict=True):
             layer.weight.grad = grad if layer.weight.grad is None else layer.weight.grad + grad
 
     def product(self, given: Tensor) -> Tensor:
-        weights: list[Tensor] = [layer.weight for layer in self.layers]
+        """The outputs of all layers, side by side."""
+        weights: list[Tensor] = [layer.weight for layer in self.modules]
         weight = torch.cat(weights) if self._whole is None else self._whole
-        biases: list[Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
+        biases: list[Tensor] = [layer.bias for layer in self.modules if layer.bias is not None]
         return functional.linear(given, weight, torch.cat(biases) if biases else None)
 
     def alone(self, number: int, given: Tensor) -> Tensor:
-        layer = self.layers[number]
+        """The output of one layer."""
+        layer = self.modules[number]
         return functional.linear(given, layer.weight, layer.bias)
-
-
-class Weights(Protocol):
-    """The weights of some layers as one matrix.
-
-    modules: the layers, in the order in which a model calls them. sizes: what each makes.
-    """
-
-    sizes: list[int]
-
-    @property
-    def modules(self) -> Sequence[nn.Module]: ...
-
-    def fuse_projections(self) -> None:
-        """Let the weights be parts of one tensor, so that nothing is copied."""
-
-    def product(self, given: Tensor) -> Tensor:
-        """What all layers make of their input, side by side."""
-
-    def alone(self, number: int, given: Tensor) -> Tensor:
-        """What one layer makes of its input."""
 
 
 class Join:
     """Layers that read the same input."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: PlainWeights | AdaptedWeights) -> None:
         self.weights = weights
         self._given: Tensor | None = None
         self._made: tuple[Tensor, ...] = ()
 
     def part(self, number: int, given: Tensor) -> Tensor:
-        """What one of the layers makes of its input; the first one makes it for all."""
+        """The output of one layer; the first layer computes those of all."""
         if number == 0:
             self._made = parted(self.weights.product(given), self.weights.sizes)
             self._given = given
@@ -140,7 +130,7 @@ class Join:
         return made
 
     def forget(self) -> None:
-        """Hold nothing of a forward pass, which may have ended in the middle."""
+        """Let go of the tensors of a forward pass, which an error may have ended."""
         self._given, self._made = None, ()
 
     def forwards(self) -> list[Callable[[Tensor], Tensor]]:
@@ -154,8 +144,8 @@ class JoinedProjections(AbstractContextManager[None]):
     """`with joined:` the projections of a model are joined."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._joins = [Join(PlainWeights(layers)) for layers in together(model)]
-        adapted = adapted_together(model, TOGETHER)
+        self._joins = [Join(PlainWeights(layers)) for layers in plain_groups(model)]
+        adapted = adapter_groups(model)
         self._joins += [Join(AdaptedWeights(layers)) for layers in adapted]
         self.with_adapters = bool(adapted)
         self._forwards: list[tuple[Any, Callable[[Tensor], Tensor]]] = [
@@ -170,7 +160,8 @@ class JoinedProjections(AbstractContextManager[None]):
                 self._forwards.append((module, gated(module, wide, narrow)))
 
     def fuse_projections(self) -> None:
-        """Let joined weights lie together; only where nobody else holds them."""
+        """Let the weights of each group be parts of one tensor; only where nobody else holds the
+        parameters' memory."""
         for join in self._joins:
             join.weights.fuse_projections()
 
@@ -185,11 +176,12 @@ class JoinedProjections(AbstractContextManager[None]):
             join.forget()
 
 
-def together(model: nn.Module) -> list[list[nn.Linear]]:
-    """Plain layers of one width under one module, all with a bias and trained, or none of them."""
+def plain_groups(model: nn.Module) -> list[list[nn.Linear]]:
+    """Groups of plain layers that read the same input under one module: of one width, and either
+    all with a bias or none, either all trained or none."""
     groups: list[list[nn.Linear]] = []
     for module in model.modules():
-        for names in TOGETHER:
+        for names in SAME_INPUT:
             layers = [getattr(module, name, None) for name in names]
             plain = [layer for layer in layers if type(layer) is nn.Linear]
             kinds = {

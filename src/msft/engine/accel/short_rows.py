@@ -30,11 +30,11 @@ WIDE_HEADS = 64
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What the tokens of a line see, one entry for each of them.
+    """What the tokens of a line see: places in the line, one entry per token.
 
-    starts: the first place that it sees; it sees from there up to itself.
-    ends: the place before which the last one is that sees it.
-    stems: a part of the line that it sees besides, from the one place to before the other.
+    starts: a token sees the places from here up to itself.
+    ends: a token is seen by the places from itself up to before this one.
+    stems: a token also sees the places from the first tensor's up to before the second one's.
     """
 
     starts: Tensor
@@ -43,7 +43,10 @@ class Sight:
 
     @staticmethod
     def of(bounds: Tensor, tokens: int, padded: bool = False) -> "Sight":
-        """Of rows between bounds; if the last one is padding, its tokens see only themselves."""
+        """The sight of rows between bounds.
+
+        padded: the last row is padding, and each of its tokens sees only itself.
+        """
         place = torch.arange(tokens, dtype=torch.int32, device=bounds.device)
         last = len(bounds) - 2
         row = (torch.searchsorted(bounds, place, right=True) - 1).clamp(max=last)
@@ -57,8 +60,8 @@ class Sight:
 def line_attention(
     q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attention of tokens in one line, [heads, tokens, dim]: the answer is [tokens, heads, dim],
-    with log-sum-exps [heads, tokens]. Gradients need `sight.ends` and know no stems."""
+    """Attention of tokens in one line, [heads, tokens, dim]: outputs [tokens, heads, dim], with
+    log-sum-exps [heads, tokens]. For gradients, `sight` needs `ends` and may not have stems."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     q, k, v = map(_dense, (q, k, v))
     if torch.is_grad_enabled() and q.requires_grad:
@@ -86,7 +89,7 @@ def _line(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> tuple[
 
 
 class _Line(torch.autograd.Function):
-    """`_line` with gradients, which lie as what they are gradients of."""
+    """`_line` with gradients, which have the strides of q, k and v."""
 
     @staticmethod
     def forward(
@@ -138,9 +141,15 @@ def step_attention(
     lengths: Tensor,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As many tokens of each row, one row after the other, [heads, tokens, dim], over the row's
-    slots in a store of keys and values [slots, heads, dim]: so many are filled, and the next ones
-    take theirs. The answer is as of a line."""
+    """Attention of a decoding step. Keys and values of the new tokens are written to the store.
+
+    q, k, v: the new tokens, the same number of each row, one row after the other, [heads, tokens,
+        dim].
+    store: keys and values of all rows, [slots, heads, dim].
+    starts, lengths: each row's first slot, and the number of slots that it has filled.
+
+    Outputs are as of `line_attention`.
+    """
     heads, tokens, dim = q.shape
     ahead = tokens // len(starts)
     q, k, v = map(_dense, (q, k, v))
@@ -159,31 +168,31 @@ def step_attention(
 
 
 def try_out(device: torch.device) -> None:
-    """Fail where Triton cannot make a kernel: it needs a C compiler, say."""
+    """Raise an error where Triton cannot make a kernel, for want of a C compiler, say."""
     one = torch.zeros(1, 1, 16, dtype=torch.float16, device=device)
     line_attention(one, one, one, Sight(torch.zeros(1, dtype=torch.int32, device=device)))
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """Numbers of a head lie next to each other."""
+    """The tensor with the numbers of a head next to each other."""
     return tensor if tensor.stride(2) == 1 else tensor.contiguous()
 
 
 def _stages(dim: int) -> int:
-    """Tiles that are on their way at a time."""
+    """Stages of the software pipeline: tiles that are loaded at a time."""
     return 2 if dim > WIDE_HEADS else 3
 
 
 def _dkdv_tile(dim: int) -> dict[str, int]:
-    """How the gradients of keys are cut up: smaller tiles, since one of them goes over all heads
-    that share a key."""
+    """The tile for gradients of keys: small, since one program goes over all heads that share a
+    key."""
     if dim > WIDE_HEADS:
         return {"BLOCK_M": TILE, "BLOCK_N": TILE, "num_stages": 2}
     return {"BLOCK_M": TILE // 2, "BLOCK_N": TILE // 2, "num_warps": 2, "num_stages": 2}
 
 
 def _decode_tile(dim: int, queries: int) -> dict[str, int]:
-    """How a row's slots are cut up: a step has few numbers, so it is bound by waiting for them."""
+    """The tile of a row's slots: a step reads few numbers, so it is bound by memory latency."""
     block_m = max(FEWEST, triton.next_power_of_2(queries))
     if dim > WIDE_HEADS or block_m > FEWEST:
         return {"BLOCK_M": block_m, "BLOCK_N": TILE, "num_stages": 2}
@@ -195,7 +204,8 @@ def _strides(*tensors: Tensor) -> tuple[int, ...]:
 
 
 def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
-    """Heads, those of them that share keys, numbers of a head, and these filled up."""
+    """Query heads, query heads that share a key head, numbers of a head, and the power of 2 that
+    holds these."""
     heads, _, dim = q.shape
     return heads, heads // k.shape[0], dim, max(FEWEST, triton.next_power_of_2(dim))
 

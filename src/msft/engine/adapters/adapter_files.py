@@ -11,74 +11,44 @@ from typing import Any
 import torch
 
 from msft.engine.adapters.lora import Adapted, Weights, merged_weights
-from msft.engine.memory import memory_tiers
 from msft.engine.model.folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS, HASHES, is_ours, write_facts
 from msft.engine.model.loading import load_model
-from msft.engine.saving.model_files import link_weights
-from msft.engine.saving.weight_files import Copies, Divided, PublishedModel, TorchCodec, codec_of
+from msft.engine.saving.model_files import Divided, ModelFiles
+from msft.engine.saving.weight_files import PublishedModel, TorchCodec
 from msft.files import remove, replace_bytes
 from msft.run.folder import RunFolder, write_text
 from msft.search.rollout import BASE
 from msft.store.store import MANIFEST, Manifest
 
 
-class AdapterFiles:
-    """Files of an adapter; see `Files` in `saving/model_files.py`.
+class AdapterFiles(ModelFiles):
+    """Files of an adapter; with `merge_adapter` the result is a whole model.
 
     first: the adapter's weights before training; of a rank, those that it owns.
-    lanes: whose ranks have them between them.
     """
+
+    weights_file = ADAPTER_WEIGHTS
+    config_file = ADAPTER_CONFIG
 
     def __init__(
         self, adapted: Adapted, first: Weights, device: torch.device, lanes: Divided | None = None
     ) -> None:
+        super().__init__(adapted.evaluated, first, device, lanes)
         self._adapted = adapted
-        self._first = first
-        self._device = device
-        self._copies = Copies(device)
-        self._lanes = lanes
 
     @property
     def links(self) -> bool:
-        """Whether a checkpoint's file is that of the result; a merged model is written."""
         return not self._adapted.options.merged
 
-    @property
-    def bytes_a_weight(self) -> int:
-        """Of a merged model."""
-        return self._adapted.evaluated.export_dtype.itemsize
-
-    def codec(self) -> TorchCodec:
-        return codec_of(self._copies, self._lanes, ADAPTER_WEIGHTS)
-
-    def export(self, weights: Weights | None, folder: Path) -> None:
-        weights = self._first if weights is None else weights
-        if self._lanes is not None:
-            gathered = self._lanes.whole(weights)
-            if gathered is None:  # rank 0 writes
-                return
-            weights = gathered
+    def _write(self, weights: Weights, folder: Path) -> None:
         if self._adapted.options.merged:
-            whole = merged_weights(self._adapted, weights)
-            PublishedModel(self._adapted.evaluated).write(whole, folder)
+            super()._write(merged_weights(self._adapted, weights), folder)
             return
         self._describe(folder)
-        self._write({name: tensor.cpu() for name, tensor in weights.items()}, folder)
-
-    def link(self, source: Path, folder: Path) -> None:
-        """A hard link, so the best so far costs no second copy."""
-        if not (folder / ADAPTER_CONFIG).exists():
-            self._describe(folder)
-        link_weights(source, folder, ADAPTER_WEIGHTS)
-
-    def memory(self, each: int, aside: int, most: int) -> Any:
-        return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
-
-    def _write(self, weights: Weights, folder: Path) -> None:
-        TorchCodec(weights=ADAPTER_WEIGHTS).write(weights, folder)
+        host = {name: tensor.cpu() for name, tensor in weights.items()}
+        TorchCodec(weights=ADAPTER_WEIGHTS).write(host, folder)
 
     def _describe(self, folder: Path) -> None:
-        """Everything but the weights."""
         config = self._adapted.config.to_dict()
         config |= {
             "base_model_name_or_path": self._base_beside(folder),
@@ -90,7 +60,7 @@ class AdapterFiles:
         self._adapted.loaded.tokenizer.save_pretrained(folder)
 
     def _base_beside(self, folder: Path) -> str:
-        """What the adapter's users load the base from."""
+        """The name that users of the adapter load the base by."""
         name = self._adapted.loaded.name
         if not is_ours(name):
             path = Path(name)

@@ -27,7 +27,7 @@ def packed(weight: Tensor) -> list[Tensor]:
 
 
 def unpacked(parts: Sequence[Tensor], out: Tensor) -> Tensor:
-    """The numbers of a packed weight, written into `out`."""
+    """Write the numbers of a packed weight into `out`, which is returned."""
     bnb = _library()
     made, scales, outer, mean = parts
     absmax = bnb.dequantize_blockwise(
@@ -99,7 +99,7 @@ class FourBitLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The numbers that it computes with."""
+        """The numbers that the layer computes with."""
         shape = (self.out_features, self.in_features)
         return unpacked(
             self.parts, torch.empty(shape, dtype=self.dtype, device=self.parts[0].device)

@@ -38,7 +38,7 @@ from msft.ranks import ALONE, Ranks, least
 from msft.recipe.recipe import AdapterOptions
 
 PREFIX = "base_model.model."
-"""What peft writes before the names of tensors."""
+"""The prefix of peft's names of tensors."""
 _KEY = ("lora_target_modules",)
 _OTHERS = "name other layers, such as lora_target_modules: [q_proj, v_proj]"
 
@@ -59,11 +59,11 @@ class AdaptedLayer:
 class Adapted:
     """A model with an adapter.
 
-    loaded: with peft's modules in it; it trains.
+    loaded: the model with peft's modules in it, which trains.
     evaluated: the plain model, which shares every weight that no adapter changes.
     trained: the adapter's weights by their names in files.
-    layers: those with an adapter.
-    frozen: layers of `evaluated` whose weight is packed in `loaded`, and which have no adapter.
+    layers: the layers with an adapter.
+    frozen: packed layers of `loaded` without an adapter, each with its layer of `evaluated`.
     config: peft's.
     shape: of the plain model. fingerprint: of its weights as they were loaded.
     """
@@ -80,13 +80,8 @@ class Adapted:
 
     @property
     def in_bf16(self) -> bool:
-        """Whether the frozen weights are, or were when they were packed."""
+        """Whether the frozen weights are in bf16, or were when they were packed."""
         return bool(next(self.loaded.model.parameters()).dtype == torch.bfloat16)
-
-    def is_merged_for_scores(self) -> bool:
-        """Whether the plain model is held beside this one, to be evaluated."""
-        weight: Tensor = next(self.loaded.model.parameters())
-        return merged_bytes(self.shape, self.in_bf16, weight.device) > 0
 
 
 def adapted(
@@ -109,7 +104,7 @@ def adapted(
         target_modules="all-linear" if options.targets is None else list(options.targets),
         use_dora=options.dora,
         use_rslora=options.rslora,
-        fan_in_fan_out=any(_is_transposed(module) for module in model.modules()),
+        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
@@ -146,8 +141,8 @@ def adapted(
 
 
 def _with_gradient(module: Any, given: Any, embedded: Tensor) -> Tensor:
-    """The first layer's input has a gradient too, as those of all others have: compiled layers
-    share one code then. Nobody reads it, and it costs next to nothing."""
+    """Let the first layer's input have a gradient, as the inputs of all other layers have: then
+    compiled layers share one code. Nobody reads that gradient, and it costs next to nothing."""
     return embedded.requires_grad_() if torch.is_grad_enabled() else embedded
 
 
@@ -161,12 +156,14 @@ def _own_parameters(module: Any) -> Iterator[tuple[str, nn.Parameter]]:
 def _packed_layers(
     model: Any, twin: Any, layers: list[AdaptedLayer], device: torch.device, dtype: torch.dtype
 ) -> list[tuple[FourBitLinear, Any]]:
-    """Pack every linear layer but the head; those without an adapter, with their twins."""
+    """Pack every linear layer but the head. The packed layers without an adapter, with their
+    twins."""
     adapted_names = {layer.name for layer in layers}
-    head = model.get_output_embeddings()
+    output = model.get_output_embeddings()
+    head = next((name for name, each in model.named_modules() if each is output), None)
     alone = []
     for name, module in list(twin.named_modules()):
-        if type(module) is not nn.Linear or name == _name_of(model, head):
+        if type(module) is not nn.Linear or name == head:
             continue
         owner, _, own = name.rpartition(".")
         if name in adapted_names:
@@ -197,14 +194,6 @@ def _refuse_experts(model: Any) -> None:
             )
 
 
-def _name_of(model: Any, module: Any) -> str | None:
-    return next((name for name, each in model.named_modules() if each is module), None)
-
-
-def _is_transposed(module: nn.Module) -> bool:
-    return type(module).__name__ == "Conv1D"
-
-
 # The plain model that an adapter makes of its base.
 
 Weights = Mapping[str, Tensor]
@@ -229,9 +218,9 @@ def merged_weight(layer: AdaptedLayer, weights: Weights) -> Tensor:
 
 
 class MergedModel:
-    """Keeps the plain model equal to base and adapter, when it is asked for.
+    """Keeps the plain model equal to base and adapter: `refresh` writes the merged weights into it.
 
-    kept: the adapter's weights now, in fp32.
+    kept: returns the adapter's present weights, in fp32.
     layers: of the plain model.
     """
 
@@ -248,12 +237,12 @@ class MergedModel:
         return self._adapted.evaluated.model, self._layers
 
     def outdate(self) -> None:
-        """The adapter has changed."""
+        """Say that the adapter has changed, so that the next `refresh` writes."""
         self._fresh = False
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Be what the adapter is now. The memory is taken at the first call, and stays."""
+        """Write base and adapter into the plain model, whose memory is taken at the first call."""
         if self._fresh:
             return
         if not self._made:
@@ -264,7 +253,7 @@ class MergedModel:
         self._fresh = True
 
     def _take_memory(self) -> None:
-        """Weights of its own for every layer that differs from the base."""
+        """Give every layer of the plain model that differs from the base a weight of its own."""
         for layer in self._adapted.layers:
             base = layer.module.base_layer.weight
             layer.twin.weight = nn.Parameter(torch.empty_like(base), requires_grad=False)
@@ -277,8 +266,8 @@ class MergedModel:
         self._made = True
 
     def _beside(self) -> list[nn.Linear]:
-        """Layers without an adapter beside one that has: both may be laid together, and what the
-        trained model has must stay where it is."""
+        """Layers without an adapter beside one that has. `fuse_projections` moves the weights of
+        both, and those that the trained model shares must stay where they are."""
         model = self._adapted.evaluated.model
         owners = dict.fromkeys(layer.name.rpartition(".")[0] for layer in self._adapted.layers)
         known = {id(layer.twin) for layer in self._adapted.layers}
@@ -290,12 +279,15 @@ class MergedModel:
 def merged_of(
     adapted: Adapted, kept: Callable[[], Weights], layers: Layers, ranks: Ranks = ALONE
 ) -> MergedModel | None:
-    """What is evaluated in place of the model that trains; None: that model itself.
+    """The plain model, which is evaluated in place of the model that trains; None: memory does not
+    hold it.
 
-    layers: of the model that trains; those of the plain one are like them.
-    ranks: all of them go the same way, and meet at `kept`.
+    layers: of the model that trains; the plain model's are compiled where these are.
+    ranks: all of them decide alike, and meet at `kept`.
     """
-    if not least(ranks, "merged for scores", adapted.is_merged_for_scores()):
+    weight: Tensor = next(adapted.loaded.model.parameters())
+    fits = merged_bytes(adapted.shape, adapted.in_bf16, weight.device) > 0
+    if not least(ranks, "merged for scores", fits):
         return None
     fused = layers.way.path == "fused"
     return MergedModel(adapted, kept, layers_of(adapted.evaluated.model, fused))

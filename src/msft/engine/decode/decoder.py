@@ -66,14 +66,13 @@ WORTH_SHARING = 16
 """A shared prefix of fewer tokens is computed with each row; a stem needs half as many."""
 
 Span = tuple[int, int]
-
-
+"""First, and one behind the last."""
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixGroup:
-    """Rows that start with the same tokens; keys of these are in the slots from `slot` on."""
+    """Rows that start with the same tokens, the prefix, whose keys are in slots from `slot` on."""
 
     rows: tuple[int, ...]
     prefix: tuple[int, ...]
@@ -85,17 +84,18 @@ class PrefixGroup:
 
 
 def shared_prefix(rows: Sequence[Sequence[int]]) -> int:
-    """Tokens that all rows start with, if sharing is worth it; every row keeps one of its own."""
+    """The number of tokens that all rows start with, 0 if sharing them is not worth it. Every row
+    keeps at least one token of its own."""
     if len(rows) < 2:
         return 0
-    ends = min(map(tuple, rows)), max(map(tuple, rows))  # the two that differ the earliest
+    ends = min(map(tuple, rows)), max(map(tuple, rows))  # the two rows that differ the earliest
     same = takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
     shared = min(sum(1 for _ in same), min(len(row) for row in rows) - 1)
     return shared if shared >= WORTH_SHARING else 0
 
 
 def grouped(starts: Sequence[Sequence[int]], groups: Sequence[int] | None) -> list[PrefixGroup]:
-    """The groups of rows that start like this; None: all rows are one."""
+    """The groups of rows, by the tokens that they start with; None: all rows are one group."""
     members: dict[int, list[int]] = {}
     for number, group in enumerate(groups or [0] * len(starts)):
         members.setdefault(group, []).append(number)
@@ -114,7 +114,8 @@ def question(row: Encoded) -> tuple[int, ...]:
 
 
 class GeneratedRows:
-    """The tokens of each row: up to an end token, its limit, or where `leaves` said so."""
+    """The generated tokens of each row: up to an end token, to the row's limit, or to where
+    `leaves` ended it."""
 
     def __init__(self, ends: frozenset[int], limits: Sequence[int], leaves: StopRow) -> None:
         self.rows: list[list[int]] = [[] for _ in limits]
@@ -124,7 +125,7 @@ class GeneratedRows:
         self._done = [False] * len(limits)
 
     def add(self, number: int, tokens: Sequence[int]) -> None:
-        """The next tokens of a row, which may be done; those after its end are dropped."""
+        """Add the next tokens of a row; tokens after the row's end are dropped."""
         if self._done[number]:
             return
         row = self.rows[number]
@@ -157,7 +158,7 @@ class Cache:
         self._values: dict[int, Tensor] = {}
 
     def store(self, layer: int, row: Tensor, column: Tensor, k: Tensor, v: Tensor) -> None:
-        """Put tokens [heads, tokens, dim] where they belong."""
+        """Keep keys and values [heads, tokens, dim] of tokens at these rows and columns."""
         for held, new in ((self._keys, k), (self._values, v)):
             if layer not in held:
                 shape = (self.rows, k.shape[0], self.columns, k.shape[2])
@@ -177,7 +178,7 @@ class Cache:
                 mine[layer] = held
 
     def keep(self, rows: Tensor) -> None:
-        """Only these rows stay."""
+        """Drop all other rows."""
         self.rows = len(rows)
         for held in (self._keys, self._values):
             for layer, tensor in held.items():
@@ -214,7 +215,8 @@ class CacheLayout:
 
 
 def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
-    """Places in batches of at most `most` in size (a larger one stands alone)."""
+    """Indices of `sizes` in batches whose sizes add up to at most `most`; a larger one is a batch
+    of its own."""
     groups: list[list[int]] = []
     filled = most
     for place, size in enumerate(sizes):
@@ -227,7 +229,7 @@ def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
 
 
 class PlainDecoder:
-    """Keeps nothing between calls."""
+    """The path for every device and any attention. It keeps nothing between calls."""
 
     def __init__(self, model: Any, most_tokens: int, device: torch.device) -> None:
         self._model = model
@@ -236,19 +238,24 @@ class PlainDecoder:
 
     def generate(
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: GeneratedRows
-    ) -> int:
-        """Generate into `texts`; tokens through the model."""
-        every = grouped(prompts, groups)
+    ) -> Generated:
+        """Generate into `texts`."""
+        every, tokens = grouped(prompts, groups), 0
         alone = tuple(chain.from_iterable(group.rows for group in every if not group.prefix))
-        work = [group for group in every if group.prefix]
-        if alone:
-            work.append(PrefixGroup(alone, (), 0))
-        return sum(self._group(group, prompts, texts) for group in work)
+        for group in [*filter(lambda group: group.prefix, every), PrefixGroup(alone, (), 0)]:
+            prefix, shared = self._prefix(group), len(group.prefix)
+            order = sorted(group.rows, key=lambda number: len(prompts[number]))
+            tokens += shared
+            sizes = (len(prompts[number]) + texts.limits[number] for number in order)
+            for places in batches(sizes, self._most_tokens):
+                numbers = [order[place] for place in places]
+                tokens += self._batch(numbers, prompts, shared, prefix, texts)
+        return Generated(texts.rows, tokens)
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
     ) -> Callable[[], Likelihoods]:
-        """-log p of each row's answer, as the fast way has it; here it is done at once."""
+        """-log p of each row's answer: computed now, handed out when it is called for."""
         sums = torch.zeros(len(rows))
         tokens = 0
         for group in grouped([question(row) for row in rows], groups):
@@ -285,19 +292,6 @@ class PlainDecoder:
         logits_of(self._model, line, places, present, places[-1:])
         return cache
 
-    def _group(
-        self, group: PrefixGroup, prompts: Sequence[Sequence[int]], texts: GeneratedRows
-    ) -> int:
-        shared = len(group.prefix)
-        prefix = self._prefix(group)
-        order = sorted(group.rows, key=lambda number: len(prompts[number]))
-        tokens = shared
-        sizes = (len(prompts[number]) + texts.limits[number] for number in order)
-        for places in batches(sizes, self._most_tokens):
-            numbers = [order[place] for place in places]
-            tokens += self._batch(numbers, prompts, shared, prefix, texts)
-        return tokens
-
     def _batch(
         self,
         numbers: list[int],
@@ -306,7 +300,7 @@ class PlainDecoder:
         prefix: Cache | None,
         texts: GeneratedRows,
     ) -> int:
-        """Generate for one batch of rows; tokens through the model."""
+        """Generate for one batch of rows; the number of tokens that went through the model."""
         cache = Cache(len(numbers), max(len(prompts[n]) + texts.limits[n] for n in numbers))
         if prefix is not None:
             cache.share(prefix)
@@ -340,19 +334,19 @@ class PlainDecoder:
 
 
 def _without(row: Encoded, shared: int) -> Encoded:
-    """A row without the first tokens, which others have computed."""
+    """A row without its first `shared` tokens."""
     return Encoded(row.tokens[shared:], row.answer[shared:]) if shared else row
 
 
 class Decoder:
-    """Asks a model for text. No answer is kept between calls, since weights may have changed.
+    """Asks a model for texts and likelihoods, by the fast path where it can.
 
-    most_tokens: in one forward pass.
-    kernels: of the fast way, to take it on any device.
-    layers: the model's, compiled for the fast way.
-    most_slots: tokens whose keys are kept; None: as an eighth of the device's memory holds.
+    most_tokens: tokens of one forward pass.
+    kernels: of the fast path, to take it on any device; None: those of this machine.
+    layers: the model's layers, compiled for the fast path.
+    most_slots: tokens whose keys are kept; None: as many as an eighth of the device's memory holds.
     refresh: called before every question; brings the model's weights up to date.
-    way: the path of the last question; before the first one, the path that it will take.
+    way: the path of the last question; before the first question, the path that it will take.
     fast: the fast path; None: no question has taken it.
     """
 
@@ -390,30 +384,27 @@ class Decoder:
         A row ends with an end token, at its limit, or where `leaves` says so.
         groups: a number for each row; None: all rows are one group.
         """
-
-        def work(way: "PlainDecoder | FastDecoder") -> Generated:
-            texts = GeneratedRows(self._ends, limits, leaves)
-            tokens = way.generate(prompts, groups, texts)
-            return Generated(texts.rows, tokens)
-
-        return self._asked(work)
+        return self._with_retry(
+            lambda way: way.generate(prompts, groups, GeneratedRows(self._ends, limits, leaves))
+        )
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
     ) -> Callable[[], Likelihoods]:
         """-log p of each row's answer tokens, given everything before them; it may go on beside a
         generation until it is asked for."""
-        return self._asked(lambda way: way.measure(rows, groups))
+        return self._with_retry(lambda way: way.measure(rows, groups))
 
-    def _asked(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
-        """Do it; if memory does not hold a batch, halve it for good. The answers are the same."""
+    def _with_retry(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
+        """Answer a question; if memory does not hold a batch, halve batches for good. The answers
+        are the same."""
         if self.refresh is not None:
             self.refresh()
         self._model.eval()
         while True:
             try:
                 with torch.inference_mode():
-                    return self._on_a_path(work)
+                    return self._by_path(work)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or not self.most_tokens >> 1:
                     raise
@@ -422,7 +413,7 @@ class Decoder:
             self.most_tokens >>= 1
             torch.cuda.empty_cache()
 
-    def _on_a_path(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
+    def _by_path(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
         device = next(self._model.parameters()).device
         found, reason = self._kernels_now()
         if found is not None:

@@ -44,7 +44,7 @@ from msft.engine.kernels import PLAIN_LAYERS, Layers, Recorder, answer_losses
 from msft.engine.memory import HEAD_TOKENS, LINE_TOKENS, RECORDED_UP_TO
 from msft.engine.packing import logits_of
 from msft.example import Encoded
-from msft.run.engine import Likelihoods
+from msft.run.engine import Generated, Likelihoods
 
 RECORDS_KEPT = 4
 
@@ -54,7 +54,7 @@ Forward = Callable[[Line, int], Tensor]
 
 @dataclass(slots=True)
 class Record:
-    """What a plan's lines are recorded as, and where their losses are found."""
+    """The CUDA graph of a plan's lines, and the tensor that its replay writes losses to."""
 
     plan: AnswerPlan
     graph: torch.cuda.CUDAGraph | None = None
@@ -64,7 +64,7 @@ class Record:
 class Measurer:
     """-log p of answers.
 
-    recorder: records what comes again; None: nothing is.
+    recorder: records plans that come again; None: nothing is recorded.
     """
 
     def __init__(self, recorder: Recorder | None) -> None:
@@ -72,16 +72,14 @@ class Measurer:
         self._records: list[Record] = []
 
     def forget(self) -> None:
-        """What was recorded knows weights by address: they lie elsewhere now."""
+        """Drop all graphs: they read weights by address, and the weights have moved."""
         self._records.clear()
         if self._recorder is not None:
             self._recorder.renew()
 
     def begin(self, plan: AnswerPlan, rows: int, forward: Forward) -> Callable[[], list[float]]:
-        """Put it in train; the sums of so many rows, when they are asked for.
-
-        What is handed out holds the plan, which a replay reads, but nobody's memory of keys.
-        """
+        """Start the plan on the device; the function that is returned waits for the sums of `rows`
+        rows. That function holds the plan, which a replay reads, but no KV cache."""
         losses, aside = self._losses(plan, forward)
 
         def sums() -> list[float]:
@@ -97,11 +95,12 @@ class Measurer:
     def _losses(
         self, plan: AnswerPlan, forward: Forward
     ) -> tuple[Tensor | None, torch.cuda.Stream | None]:
-        """Losses of a plan's targets, and the stream that they come from, if it is another."""
+        """Losses of a plan's targets; and the stream that computes them, if it is another."""
         if not plan.lines:
             return None, None
-        if self._recorder is None or plan.prefixes:  # others may write where prefixes are kept
+        if self._recorder is None or plan.prefixes:  # a generation may write to the prefixes' slots
             return _work(plan, forward), None
+        # First time: eager. Second time: recorded. From then on: replayed.
         record = next((record for record in self._records if record.plan is plan), None)
         if record is None:
             losses = _work(plan, forward)
@@ -124,7 +123,7 @@ class Measurer:
             record.losses = _work(record.plan, forward)
 
         record.graph = recorder.recorded(work)
-        if record.graph is None:  # a model that waits for the host: as it stands, then
+        if record.graph is None:  # the model waits for the host: nothing of it can be recorded
             self._recorder = None
             self._records.clear()
 
@@ -140,17 +139,18 @@ def _line(logits: Tensor, labels: Tensor) -> Tensor:
 
 PLANS_KEPT = 16
 GROUPS = 4
-"""Groups are filled up to a multiple of so many, since each number makes a graph."""
+"""Numbers of groups are multiples of this, since each number needs a graph of its own."""
 
 Plan = TypeVar("Plan", AnswerPlan, PromptPlan)
 
 
 class FastDecoder:
-    """Plans are kept for lists that come again, so that only the device's part is done again.
+    """The fast path. Plans are kept for lists that come again, so that only the device's part is
+    done again.
 
-    recorder: makes what records the device's work; None: nothing is recorded.
-    width: tokens of a step, with guesses; None: as many as take hardly longer than one.
-    steps: of all generations so far.
+    recorder: makes a recorder of the device's work; None: nothing is recorded.
+    width: tokens of a step, with guesses; None: as many as take hardly longer than one token.
+    steps: decoding steps of all generations so far.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class FastDecoder:
         self._recorder = recorder
         self._graphs = DecodeGraphs(recorder and recorder())
         self._store = Store(0)
-        self._said = torch.zeros(0, dtype=torch.long, device=device)
+        self._slot_tokens = torch.zeros(0, dtype=torch.long, device=device)
         small = sum(p.numel() for p in model.parameters()) <= RECORDED_UP_TO  # bound by launches
         self._measurer = Measurer(recorder() if recorder and small else None)
         self.width = min(width or (WIDTH_OF_SMALL if small else WIDTH), most_tokens)
@@ -188,13 +188,13 @@ class FastDecoder:
 
     @property
     def buckets(self) -> list[int]:
-        """Rows of the steps there have been."""
+        """The numbers of rows that steps have had."""
         return sorted({rows for rows, _, _ in self._steppers})
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
     ) -> Callable[[], Likelihoods]:
-        """Begin with -log p of each row's answer; what it is, when it is asked for."""
+        """Begin with -log p of each row's answer; the function that is returned waits for it."""
         plan = self._planned(
             ("answers", list(rows), groups and list(groups)),
             lambda: answer_plan(rows, groups, self._most[0], self._device),
@@ -205,8 +205,8 @@ class FastDecoder:
 
     def generate(
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: GeneratedRows
-    ) -> int:
-        """Generate into `texts`; tokens through the model, wrong guesses not counted."""
+    ) -> Generated:
+        """Generate into `texts`."""
         plan = self._planned(
             ("prompts", list(prompts), list(texts.limits), groups and list(groups)),
             lambda: prompt_plan(prompts, texts.limits, groups, *self._most, self._device),
@@ -214,10 +214,12 @@ class FastDecoder:
         self._compute_prefixes(plan)
         for batch in plan.batches:
             self._generate(batch, plan, texts)
-        return plan.tokens + sum(len(text) - 1 for text in texts.rows)
+        tokens = plan.tokens + sum(len(text) - 1 for text in texts.rows)  # without wrong guesses
+        return Generated(texts.rows, tokens)
 
     def _planned(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
-        """Lists that hold the same objects are quickly found equal."""
+        """The plan of this key, made if it is not kept. Keys are compared by value, which is quick
+        for lists that hold the same objects."""
         for other, plan in self._plans:
             if other == key:
                 same: Plan = plan
@@ -227,17 +229,15 @@ class FastDecoder:
         return made
 
     def _compute_prefixes(self, plan: AnswerPlan | PromptPlan) -> None:
-        """Keys of all prefixes, in a store with room for the plan.
-
-        Graphs know their store and the weights by address.
-        """
+        """Compute the keys of all prefixes, into a store with room for the plan. Graphs have store
+        and weights by address, so they are dropped where either has moved."""
         addresses = [parameter.data_ptr() for parameter in self._model.parameters()]
         if self._store.slots < plan.slots or self._addresses != addresses:
             self._steppers.clear()
             possible = self._graphs.possible and self._recorder
             self._graphs = DecodeGraphs(possible() if possible else None)
             self._store = Store(plan.slots)
-            self._said = torch.zeros(plan.slots, dtype=torch.long, device=self._device)
+            self._slot_tokens = torch.zeros(plan.slots, dtype=torch.long, device=self._device)
         if self._addresses != addresses:
             self._measurer.forget()
             self._addresses = addresses
@@ -245,7 +245,7 @@ class FastDecoder:
             self._forward(line, plan.reach)
 
     def _forward(self, line: Line, reach: int) -> Tensor:
-        """Logits at the targets."""
+        """Logits at the line's targets."""
         present = LineLayout(self._kernels, line, self._store, reach)
         with self._layers:
             return logits_of(self._model, line.tokens, line.positions, present, line.targets)
@@ -254,11 +254,11 @@ class FastDecoder:
         first = [self._forward(line, plan.reach).argmax(-1) for line in batch.lines]
         for line in batch.lines:
             assert line.slots is not None, "prompts are kept"
-            self._said.index_copy_(0, line.slots, line.tokens)
+            self._slot_tokens.index_copy_(0, line.slots, line.tokens)
         batch.states.token.copy_(torch.cat(first))
-        mail = AsyncTokenCopy(texts)
+        copies = AsyncTokenCopy(texts)
         one = torch.ones_like(batch.states.token)
-        mail.send(torch.stack([one, batch.states.token], 1)[None], batch.rows)
+        copies.send(torch.stack([one, batch.states.token], 1)[None], batch.rows)
         alive, steps = list(range(len(batch.rows))), 0
         stepper = self._begun(bucket_of(len(alive)), batch, plan, alive, batch.states.table)
         while staying := [n for n, place in enumerate(alive) if texts.open(batch.rows[place])]:
@@ -269,25 +269,29 @@ class FastDecoder:
                 stepper = self._begun(smaller_bucket(len(alive)), batch, plan, alive, table)
             open_rows = (batch.rows[place] for place in alive if texts.open(batch.rows[place]))
             left = max(texts.limits[row] for row in open_rows) - 1 - steps
-            if left <= 0:  # the last tokens of these rows are on their way
+            if left <= 0:  # the last tokens of these rows are on their way to the host
                 break
-            often = max(2, AT_ONCE // stepper.ahead)  # where guesses come true, rows end sooner
-            many = min(often, left, max(2, steps))  # most answers are short, so soon at first
-            mail.send(stepper.run(many), [batch.rows[place] for place in alive])
+            # The host looks at tokens every few steps: more often with guesses, which let rows end
+            # sooner, and at first, since most answers are short.
+            many = min(max(2, AT_ONCE // stepper.ahead), left, max(2, steps))
+            copies.send(stepper.run(many), [batch.rows[place] for place in alive])
             steps += many
             self.steps += many
-            mail.read(but=1)
-        mail.read(but=0)
+            copies.read(but=1)
+        copies.read(but=0)
 
     def _begun(
         self, rows: int, batch: PromptBatch, plan: PromptPlan, alive: list[int], table: Tensor
     ) -> Stepper:
-        """A stepper of this size with these rows of a batch."""
+        """A stepper for `rows` rows that has taken up the rows of a batch that are left.
+
+        alive: indices of these rows in the batch. table: their states.
+        """
         groups = -(-(len(plan.prefix_slots) - 1) // GROUPS) * GROUPS if plan.prefixes else 0
         ahead = tokens_ahead(rows, self.width, self._store.repeats)
         key = (rows, groups, batch.span if ahead > 1 else 0)
         if key not in self._steppers:
-            held = (self._model, self._store, self._said, self._kernels, self._graphs)
+            held = (self._model, self._store, self._slot_tokens, self._kernels, self._graphs)
             self._steppers[key] = Stepper(*held, *key, ahead, self._layers)
         stepper = self._steppers[key]
         stepper.begin(table, batch.end)
@@ -301,27 +305,30 @@ class FastDecoder:
 
 
 class AsyncTokenCopy:
-    """Tokens on their way from the device to the texts; the device need not wait for a reader."""
+    """Copies tokens from the device to the texts; the device does not wait for the host."""
 
     def __init__(self, texts: GeneratedRows) -> None:
         self._texts = texts
         self._sent: list[tuple[Tensor, Sequence[int], torch.cuda.Event | None]] = []
 
-    def send(self, said: Tensor, rows: Sequence[int]) -> None:
-        """What was said in some steps, as `Stepper.history` has it."""
+    def send(self, tokens: Tensor, rows: Sequence[int]) -> None:
+        """Begin to copy the tokens of some steps.
+
+        tokens: as in `Stepper.history`.
+        """
         event = None
-        here = torch.empty_like(said, device="cpu", pin_memory=said.is_cuda)
-        here.copy_(said, non_blocking=True)
-        if said.is_cuda:
+        here = torch.empty_like(tokens, device="cpu", pin_memory=tokens.is_cuda)
+        here.copy_(tokens, non_blocking=True)
+        if tokens.is_cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         self._sent.append((here, rows, event))
 
     def read(self, but: int) -> None:
-        """All that was sent, but so many of the last."""
+        """Add to the texts what was sent, but for the last `but` copies."""
         while len(self._sent) > but:
-            said, rows, event = self._sent.pop(0)
+            tokens, rows, event = self._sent.pop(0)
             if event is not None:
                 event.synchronize()
-            for row, steps in zip(rows, said.transpose(0, 1).tolist(), strict=False):
-                self._texts.add(row, [token for n, *rest in steps for token in rest[:n]])
+            for row, steps in zip(rows, tokens.transpose(0, 1).tolist(), strict=False):
+                self._texts.add(row, [token for n, *made in steps for token in made[:n]])

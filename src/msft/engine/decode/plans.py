@@ -30,8 +30,8 @@ class SharedKeys:
     """Keys that tokens see beside those of their own piece.
 
     bounds_q, bounds_k, longest_q, longest_k: for the kernel; all tokens are inside the bounds.
-    seen: for each token, whether it sees any.
-    stored: whether the keys are in the store, or in the line itself.
+    seen: for each token, whether it sees any of these keys.
+    stored: True: the keys are in the store; False: in the line itself.
     """
 
     bounds_q: Tensor
@@ -47,19 +47,18 @@ class Line:
     """Pieces of rows, ready for the model.
 
     tokens, positions: one entry per token.
-    lengths: tokens of each piece, which sees itself up to each token.
-    bounds, longest: the same for the kernel.
-    parts: what tokens see beside their piece.
-    starts, stems: pieces and stems again, for each token (see `short_rows.Sight`).
-    slots: where the keys of each token are kept; None: nowhere.
-    targets: indices of the tokens whose prediction is wanted.
-    labels: the token to be predicted there, where it is known.
-    owners: the row it belongs to, always in host memory.
+    bounds, longest: ends of the pieces, and tokens of the longest; a token sees its piece up to
+        itself.
+    parts: keys that tokens see beside their piece.
+    starts, stems: the same pieces and stems, one entry per token (see `short_rows.Sight`).
+    slots: the slot of each token's keys in the store; None: the keys are not kept.
+    targets: indices of the tokens whose predictions are wanted.
+    labels: the token to be predicted at each target, where it is known.
+    owners: the row of each target, always in host memory.
     """
 
     tokens: Tensor
     positions: Tensor
-    lengths: tuple[int, ...]
     bounds: Tensor
     longest: int
     parts: tuple[SharedKeys, ...]
@@ -86,7 +85,7 @@ class LineBuilder:
         self._owners: list[int] = []
 
     def piece(self, tokens: Sequence[int], position: int, slot: int | None = None) -> int:
-        """Add tokens that see each other; where they start in the line."""
+        """Add tokens that see each other; the index of the first one in the line."""
         start = len(self.tokens)
         if tokens:
             self.tokens += tokens
@@ -110,24 +109,21 @@ class LineBuilder:
         _add(self._stems, (start, len(self.tokens)), stem)
 
     def line(self, device: torch.device) -> Line:
-        lengths = tuple(b - a for a, b in pairwise(self._bounds))
+        bounds = torch.tensor(self._bounds, dtype=torch.int32)
+        lengths = bounds.diff()
         kinds = ((self._stems, False), (self._prefixes, True))
         parts = (self._part(spans, stored, device) for spans, stored in kinds if spans)
         numbers = (self.tokens, self._positions, self._targets, self._labels)
-        firsts = [
-            first for first, size in zip(self._bounds, lengths, strict=False) for _ in range(size)
-        ]
         tokens, positions, targets, labels = (
             torch.tensor(n, dtype=torch.long, device=device) for n in numbers
         )
         return Line(
             tokens,
             positions,
-            lengths,
-            torch.tensor(self._bounds, dtype=torch.int32, device=device),
-            max(lengths),
+            bounds.to(device),
+            int(lengths.max()),
             tuple(parts),
-            torch.tensor(firsts, dtype=torch.int32, device=device),
+            bounds[:-1].repeat_interleave(lengths).to(device),
             self._stem_places(device),
             torch.tensor(self._slots, device=device) if self._slots else None,
             targets,
@@ -136,7 +132,7 @@ class LineBuilder:
         )
 
     def _stem_places(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Where the stem of each token begins and ends; without one, at the line's end and at 0."""
+        """Begin and end of each token's stem; of a token without one, the line's end and 0."""
         if not self._stems:
             return None
         places = torch.zeros(2, len(self.tokens), dtype=torch.int32)
@@ -166,8 +162,8 @@ def _add(spans: list[tuple[Span, Span]], asks: Span, sees: Span) -> None:
 
 
 def bounds_of(spans: Iterable[tuple[Span, Span]], queries: int) -> tuple[list[int], list[int]]:
-    """Bounds of queries and of keys. Queries between the spans see no keys, and keys between them
-    are seen by no queries, so that every query is inside the bounds."""
+    """Bounds of queries and of keys for the kernel, which asks that every query is inside them.
+    Queries between two spans get an empty set of keys, keys between two spans get no queries."""
     asks, sees = [0], [0]
     for (first, last), (low, high) in spans:
         if first > asks[-1]:
@@ -188,7 +184,7 @@ def bounds_of(spans: Iterable[tuple[Span, Span]], queries: int) -> tuple[list[in
 def prefix_lines(
     groups: Sequence[PrefixGroup], most_tokens: int, device: torch.device
 ) -> list[Line]:
-    """The prefixes themselves, to be kept in their slots; a line predicts what nobody uses."""
+    """Lines of the prefixes, whose keys are kept in slots; their one target is used by nobody."""
     shared = [group for group in groups if group.prefix]
     lines = []
     for places in batches((len(group.prefix) for group in shared), most_tokens):
@@ -203,8 +199,8 @@ def prefix_lines(
 def answer_lines(
     rows: Sequence[Encoded], groups: Sequence[PrefixGroup], most_tokens: int, device: torch.device
 ) -> list[Line]:
-    """Lines whose targets are all answer tokens of all rows; a last token predicts nothing, so it
-    is left out."""
+    """Lines whose targets are all answer tokens of all rows. The last token of a row predicts
+    nothing, so it is left out."""
     units: list[tuple[PrefixGroup, list[int], int]] = []
     for group in groups:
         answered = (number for number in group.rows if True in rows[number].answer)
@@ -235,7 +231,8 @@ def _add_answers(
     group: PrefixGroup,
     units: list[tuple[list[int], int]],
 ) -> None:
-    """Rows of a group: first the stems and the rows without one, then what follows the stems."""
+    """Add rows of a group: first the stems and the rows without one, then the answers that follow
+    the stems."""
     first, shared = len(builder.tokens), len(group.prefix)
     stems: list[int] = []
     for numbers, stem in units:
@@ -258,7 +255,7 @@ def _add_answers(
 
 
 def _fed(row: Encoded, begin: int) -> tuple[int, ...]:
-    """Tokens from `begin` on that predict an answer token, and those between."""
+    """The tokens of a row from `begin` to the last one that predicts an answer token."""
     end = len(row.tokens)
     while end > begin and not row.answer[end - 1]:
         end -= 1
@@ -266,7 +263,8 @@ def _fed(row: Encoded, begin: int) -> tuple[int, ...]:
 
 
 def add_targets(builder: LineBuilder, row: Encoded, number: int, offset: int, begin: int) -> None:
-    """Answer tokens that are predicted by tokens from `begin` on; token i stands at i + offset."""
+    """Add the answer tokens that tokens from `begin` on predict; token i of the row is at index
+    i + offset of the line."""
     for index in range(begin + 1, len(row.tokens)):
         if row.answer[index]:
             builder.target(index - 1 + offset, row.tokens[index], number)
@@ -274,13 +272,13 @@ def add_targets(builder: LineBuilder, row: Encoded, number: int, offset: int, be
 
 @dataclass(frozen=True, slots=True)
 class RowStates:
-    """Where each row of a generation stands; all are views of one table, [5, rows].
+    """The state of each row of a generation; all are views of one table, [5, rows].
 
-    token: its last token, whose keys are not stored yet.
-    start: its first slot.
-    length: slots that it has filled.
-    most: slots that it may fill; then it is done.
-    prefix: tokens before its own, which lie in slots of their group.
+    token: the row's last token, whose keys are not stored yet.
+    start: the row's first slot.
+    length: slots that the row has filled.
+    most: slots that the row may fill; then it is done.
+    prefix: tokens of the shared prefix, whose keys are in slots of the group.
     """
 
     table: Tensor
@@ -297,27 +295,23 @@ class RowStates:
 
 AHEAD = 8
 """Tokens of a row in a step, at most."""
-
-
 SPARE = AHEAD + 1
 """Slots of a row beyond its limit, for guesses that lead there."""
-
-
 FEWEST_ROWS = 16
 BUCKET = 64
 SPANS = 256
-"""Spans are multiples of it, since each makes a graph."""
+"""Spans are multiples of this, since each span needs a graph of its own."""
 SPARE_OF_ROW = SPARE + (1 + SPARE) // 2
-"""Slots of a row for guesses, and its share of those for padding rows."""
+"""Slots of a row for guesses, and the row's share of the slots of padding rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
     """Lines that measure answers.
 
-    prefix_slots: where keys of the prefixes are kept, group after group.
+    prefix_slots: the first slot of each group's prefix, and the end of the last one.
     owners: the row of each measured token.
-    reach: the longest row.
+    reach: tokens of the longest row.
     """
 
     prefix_slots: tuple[int, ...]
@@ -339,11 +333,11 @@ class AnswerPlan:
 class PromptBatch:
     """Rows that are generated together.
 
-    rows: their numbers, in the order of their groups.
-    group: the place of each row's group.
-    states: the first tokens are still missing.
+    rows: numbers of the rows, in the order of their groups.
+    group: the index of each row's group.
+    states: of the rows, without their first tokens.
     span: more tokens than any row will have, without its prefix.
-    end: the first slot after all rows; padding rows take theirs from there on.
+    end: the first slot after those of all rows; slots of padding rows begin there.
     """
 
     rows: list[int]
@@ -376,17 +370,17 @@ class PromptPlan:
 
 
 def bucket_of(rows: int) -> int:
-    """Rows of the first step: few different numbers, since each makes a graph."""
+    """Rows of the first step: few different numbers, since each needs a graph of its own."""
     return -(-rows // BUCKET) * BUCKET if rows > BUCKET else smaller_bucket(rows)
 
 
 def smaller_bucket(rows: int) -> int:
-    """Rows of a step when so few are left."""
+    """Rows of a step when only `rows` are left."""
     return int(max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
 
 
 def padding_rows(rows: int) -> int:
-    """The most padding rows that a step has, until so many rows have left."""
+    """The most padding rows that any step has in a generation of `rows` rows."""
     first = bucket_of(rows)
     return max(FEWEST_ROWS, first - rows, first // 2)
 
@@ -410,8 +404,8 @@ def prompt_plan(
     most_slots: int,
     device: torch.device,
 ) -> PromptPlan:
-    """A row needs a slot for each of its own tokens but the last one that it says, and spare ones;
-    and no batch has more rows than tokens may go through the model at once."""
+    """Batches by their slots: a row needs one for each of its own tokens but the last generated
+    one, and spare ones. No batch has more rows than tokens may go through the model at once."""
     shared = grouped(prompts, groups)
     prefix_slots = _prefix_slots(shared)
     order = [(number, place) for place, group in enumerate(shared) for number in group.rows]
@@ -456,7 +450,10 @@ def _batch(
 def _prompt_line(
     pieces: list[tuple[PrefixGroup, Sequence[int], int]], device: torch.device
 ) -> Line:
-    """Prompts without their prefixes, each with its first slot; targets are their last tokens."""
+    """A line of prompts without their prefixes, whose targets are the last tokens.
+
+    pieces: group, prompt and first slot of each row.
+    """
     builder = LineBuilder()
     begun = 0
     for place, (group, prompt, slot) in enumerate(pieces):

@@ -39,45 +39,47 @@ QUERIES = 128
 
 
 def tokens_ahead(rows: int, width: int, repeats: int) -> int:
-    """Tokens that each of so many rows gives to a step of this width.
+    """The number of tokens that each of `rows` rows gives to a step of `width` tokens.
 
     repeats: query heads of each key head.
     """
     return max(1, min(AHEAD, width // rows, QUERIES // repeats))
 
 
-def guessed(said: Tensor, start: Tensor, length: Tensor, ahead: int, span: int) -> Tensor:
-    """The last token of each row and guesses of those that follow it, [rows, ahead].
+def drafted(slot_tokens: Tensor, start: Tensor, length: Tensor, ahead: int, span: int) -> Tensor:
+    """The last token of each row and guesses of the tokens that follow it, [rows, ahead].
 
-    They are what followed when the row had its last two tokens before, or else its last one; and
-    then that again.
+    The guesses are the tokens that followed the latest place where the row had its last two tokens
+    before, or else its last token alone. If the row ends before there are enough guesses, they
+    begin again at that place.
 
-    said: the token of each slot. A row's first is at `start`, its last one `length` after it.
+    slot_tokens: the token of each slot; a row's first one is at `start`, the last one `length`
+        later.
     span: more tokens than any row has.
     """
-    place = torch.arange(span, device=said.device)
-    row = said[(start[:, None] + place).clamp(max=len(said) - 1)]
+    place = torch.arange(span, device=slot_tokens.device)
+    row = slot_tokens[(start[:, None] + place).clamp(max=len(slot_tokens) - 1)]
     last, before = (row.gather(1, (length - back).clamp(min=0)[:, None]) for back in (0, 1))
     one = (row == last) & (place < length[:, None])
     two = one & (row.roll(1, 1) == before) & (place > 0)
     at = torch.where(two, place + span, torch.where(one, place, 0)).amax(1) % span
     round_trip = (length - at).clamp(min=1)[:, None]
-    turn = torch.arange(ahead - 1, device=said.device) % round_trip
+    turn = torch.arange(ahead - 1, device=slot_tokens.device) % round_trip
     following = torch.minimum(at[:, None] + 1 + turn, length[:, None])
     return torch.cat([last, row.gather(1, following)], 1)
 
 
-def came_true(fed: Tensor, chosen: Tensor) -> Tensor:
-    """How many guesses of each row were right, up to the first that was not.
+def accepted(fed: Tensor, chosen: Tensor) -> Tensor:
+    """The number of right guesses of each row before the first wrong one.
 
-    fed: as `guessed` has it; chosen: what the model says after each of these tokens.
+    fed: as `drafted` returns it; chosen: the model's next token after each of these.
     """
     return (fed[:, 1:] == chosen[:, :-1]).long().cumprod(1).sum(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What computes attention: `varlen` anything, `own` short rows (the module
+    """Attention kernels: `varlen` for any rows, `own` for short ones (the module
     `accel/short_rows.py`)."""
 
     varlen: Varlen
@@ -85,7 +87,7 @@ class Kernels:
 
 
 def refuse_odd(how: How, q: Tensor, v: Tensor, reach: int) -> None:
-    """Unsuited, if some of `reach` tokens in a row may not see each other as usual."""
+    """Unsuited where the kernels cannot compute this attention over rows of `reach` tokens."""
     if how.softcap is not None or how.dropout:
         raise Unsuited("a soft cap or dropout")
     if how.window is not None and how.window < reach:
@@ -97,7 +99,8 @@ def refuse_odd(how: How, q: Tensor, v: Tensor, reach: int) -> None:
 
 
 class Store:
-    """Keys and values of every layer, [slots, heads, dim]; who lies where is told from outside.
+    """The KV cache: keys and values of every layer, [slots, heads, dim]. Plans say which token has
+    which slot.
 
     repeats: query heads of each key head, known once a layer has been stored.
     """
@@ -125,9 +128,9 @@ class Store:
 
 
 class LineLayout:
-    """Each token sees its own piece up to itself, and the parts.
+    """Attention over a line: each token sees its own piece up to itself, and the line's parts.
 
-    reach: the longest row, counted with everything that it sees.
+    reach: tokens of the longest row, with its prefix and stem.
     """
 
     def __init__(self, kernels: Kernels, line: Line, store: Store, reach: int) -> None:
@@ -180,7 +183,7 @@ AT_ONCE = 8
 
 
 class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts how often the host waits for the device; a step with a wait cannot be recorded."""
+    """Counts the operations for which the host waits; a step with one cannot be recorded."""
 
     SIGNS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
 
@@ -196,10 +199,10 @@ class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class DecodeGraphs:
-    """Graphs of steps over one store, and whether a model lets graphs be made at all.
+    """Graphs of steps over one store, and whether a model's steps can be recorded at all.
 
-    recorder: makes them; None: there are none.
-    watched: a step was seen from end to end, so `possible` is certain.
+    recorder: makes graphs; None: there are none.
+    watched: `HostWaits` has seen a whole step, so `possible` is certain.
     """
 
     def __init__(self, recorder: Recorder | None) -> None:
@@ -208,27 +211,30 @@ class DecodeGraphs:
         self._recorder = recorder
 
     def captured(self, work: Callable[[], None]) -> Any | None:
-        """A graph of `work`, which is not done now; None: it cannot be captured."""
+        """A graph of `work`, which is not executed now; None: it cannot be captured."""
         return None if self._recorder is None else self._recorder.recorded(work)
 
 
 class Stepper:
-    """A step for `rows` rows in `groups` groups, in the order of their slots.
+    """A decoding step for `rows` rows in `groups` groups, in the order of their slots.
 
-    span: more tokens than any row has; not asked for without guesses.
-    ahead: tokens of each row in a step: its last one and guesses of what follows (a draft).
-    said: the token of each slot.
-    states: of each row. A row that is done goes on at its end until the host takes it out. Padding
-    rows make up the number; each has one slot, and spare ones for guesses.
-    history: of the last steps and each row, how many tokens it said and which; then what would
-    have followed wrong guesses, [steps, rows, 1 + ahead].
+    Where steps can be recorded, the first step of a stepper runs eagerly and is then captured as a
+    CUDA graph; every later step is a replay.
+
+    span: more tokens than any row has; read only where there are guesses.
+    ahead: tokens of each row in a step: the last one and guesses of those that follow (a draft).
+    slot_tokens: the token of each slot.
+    states: of each row. A row that is done repeats its last slot until the host takes it out.
+        Padding rows fill up the number; each has one slot, and spare ones for guesses.
+    history: for the last steps and each row, the number of tokens gained, then `ahead` tokens, of
+        which only the gained ones count, [steps, rows, 1 + ahead].
     """
 
     def __init__(
         self,
         model: Any,
         store: Store,
-        said: Tensor,
+        slot_tokens: Tensor,
         kernels: Kernels,
         graphs: DecodeGraphs,
         rows: int,
@@ -241,7 +247,7 @@ class Stepper:
         self._model = model
         self._layers = layers
         self._store = store
-        self._said = said
+        self._slot_tokens = slot_tokens
         self._kernels = kernels
         self._graphs = graphs
         self.rows = rows
@@ -265,24 +271,28 @@ class Stepper:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def begin(self, table: Tensor, end: int) -> None:
-        """Take up the rows of a table of states. Padding rows have the slots from `end` on."""
+        """Take up the rows of a table of states. Slots of padding rows begin at `end`."""
         rows, states = table.shape[1], self.states
         states.table[:, :rows] = table
         states.table[:, rows:] = 0
         padding = torch.arange(self.rows - rows, device=table.device)
         states.start[rows:] = end + padding * (1 + SPARE)
         states.most[rows:] = 1
-        self._said.index_copy_(0, states.start + states.length, states.token)
+        self._slot_tokens.index_copy_(0, states.start + states.length, states.token)
 
     def see_prefixes(self, members: list[int], slots: list[int]) -> None:
-        """The first rows see the first prefix, and so on; padding rows see the last one."""
+        """Let the first rows see the first prefix, the next ones the second; padding rows see the
+        last one.
+
+        members: rows of each group. slots: the first slot of each prefix, and the last one's end.
+        """
         ends = torch.tensor([0, *members]).cumsum(0)
         ends[-1] = self.rows
         self._prefix_q.copy_(ends * self.ahead)
         self._prefix_k.copy_(torch.tensor(slots))
 
     def run(self, steps: int) -> Tensor:
-        """So many steps; what was said in them, as `history` has it."""
+        """Take `steps` steps; their tokens, as in `history`."""
         self._steps.zero_()
         for _ in range(steps):
             if self._graph is not None:
@@ -294,7 +304,7 @@ class Stepper:
         return self.history[:steps]
 
     def _prepare(self) -> None:
-        """A step as it stands, then a graph of it for all that follow."""
+        """Take a step eagerly, and capture it for the steps that follow."""
         if not self._graphs.watched:
             self._watch()
         self._step_in_layers()
@@ -303,8 +313,8 @@ class Stepper:
             self._graphs.possible = self._graph is not None
 
     def _watch(self) -> None:
-        """See whether a step waits for the host, and take it back: to be seen it is not fused, and
-        rows of the first evaluation must not round otherwise than those of all that follow."""
+        """Find out whether a step waits for the host, and undo that step: it runs without fused
+        layers, and rows of the first evaluation must round as those of all later ones."""
         before = self.states.table.clone(), self._steps.clone()
         with HostWaits() as waits:
             self.step()
@@ -317,12 +327,12 @@ class Stepper:
             self.step()
 
     def step(self) -> None:
-        """What the graph is made of: no shape and no address changes."""
+        """One step, on the device alone: no shape and no address changes, so it can be captured."""
         states = self.states
         token, start, length = states.token, states.start, states.length
         fed = token[:, None]
         if self.ahead > 1:
-            fed = guessed(self._said, start, length, self.ahead, self._span)
+            fed = drafted(self._slot_tokens, start, length, self.ahead, self._span)
         place = length[:, None] + self._turn
         slot = start[:, None] + place
         self._slot.copy_(slot.flatten())
@@ -334,8 +344,8 @@ class Stepper:
                 input_ids=fed.reshape(1, -1), position_ids=position.reshape(1, -1), use_cache=False
             ).logits[0]
         chosen = logits.argmax(-1).view(self.rows, -1)
-        right = came_true(fed, chosen)
-        self._said.index_copy_(0, self._slot + 1, chosen.flatten())
+        right = accepted(fed, chosen)
+        self._slot_tokens.index_copy_(0, self._slot + 1, chosen.flatten())
         now = torch.cat([right[:, None] + 1, chosen], 1)
         self.history.index_copy_(0, self._steps, now[None])
         token.copy_(chosen.gather(1, right[:, None])[:, 0])

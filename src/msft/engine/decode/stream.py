@@ -14,13 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
 
 EndedBy = Literal["end_token", "max_new_tokens", "stopped"]
 
 
 class AnswerStream:
-    """The tokens of an answer, one at a time: `advance` until it says that there are no more.
+    """The tokens of an answer, one at a time: call `advance` until it returns false.
 
     tokens: the answer so far, without the token that ends it.
     ended_by: None while it goes on.
@@ -36,7 +35,7 @@ class AnswerStream:
         seed: int = 0,
     ) -> None:
         """temperature: 0 takes the likeliest token each time.
-        seed: of what is drawn otherwise; models that are equal then say the same."""
+        seed: of the random draws at other temperatures; equal models draw equal tokens."""
         self.tokens: list[int] = []
         self.ended_by: EndedBy | None = None
         self._ends = frozenset(ends)
@@ -83,8 +82,8 @@ class AnswerStream:
         self._thread.join()
 
     def _write(self, model: Any, prompt: Tensor, **how: Any) -> None:
-        """The whole answer, with the habits (penalties, temperatures) that a model has of its own
-        left out."""
+        """Generate the whole answer, without the generation settings (penalties, temperatures) of
+        the model's own."""
         ends = sorted(self._ends)
         config = GenerationConfig(  # type: ignore[no-untyped-call]
             do_sample=False, max_new_tokens=self._most, eos_token_id=ends, pad_token_id=ends[0]
@@ -98,42 +97,25 @@ class AnswerStream:
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 generation_config=config,
-                streamer=_Streamer(self._hand_out),
-                stopping_criteria=StoppingCriteriaList([self._over]),
+                stopping_criteria=StoppingCriteriaList([self._hand_out]),
                 **how,
             )
             self._said.put(None)
         except BaseException as error:  # it belongs to who waits for the token
             self._said.put(error)
 
-    def _hand_out(self, token: int) -> None:
-        self._said.put(token)
+    def _hand_out(self, tokens: Tensor, scores: Any, **more: Any) -> Tensor:
+        """Hand out the newest token, and wait to be asked for the next one. `generate` calls this
+        after every token, to learn whether the answer is over."""
+        self._said.put(int(tokens[0, -1]))
         if not self._is_left:
             self._asked.acquire()
-
-    def _over(self, tokens: Tensor, scores: Any, **more: Any) -> Tensor:
         return torch.full((len(tokens),), self._is_left, dtype=torch.bool, device=tokens.device)
 
 
-class _Streamer(BaseStreamer):
-    """Is given the prompt first, then each token."""
-
-    def __init__(self, hand_out: Callable[[int], None]) -> None:
-        self._hand_out = hand_out
-        self._has_prompt = False
-
-    def put(self, value: Tensor) -> None:
-        if self._has_prompt:
-            self._hand_out(int(value))
-        self._has_prompt = True
-
-    def end(self) -> None:
-        """Nothing is held back."""
-
-
 def _drawn(temperature: float, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Scores whose largest is a draw from their softmax: each has Gumbel noise added, of a
-    generator of its own, so that nothing else that draws numbers changes an answer."""
+    """A logits processor after which the largest score is a draw from the softmax: it adds Gumbel
+    noise. The noise has a random generator of its own, so other draws do not change an answer."""
     chance = torch.Generator().manual_seed(seed)
 
     def drawn(tokens: Tensor, scores: Tensor) -> Tensor:

@@ -43,13 +43,13 @@ TOKENIZERS = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
     *("spiece.model", "sentencepiece.bpe.model", "tekken.json"),
 )
-"""Files one of which a tokenizer has."""
+"""A tokenizer has at least one of these files."""
 MAX_JSON = 200_000_000
 """Bytes of a JSON file in a model folder; the largest tokenizers have 30 MB."""
 MAX_HEADER = 100_000_000
 """Bytes of a safetensors header, as that library has it."""
 MOST = {"layers": 1000, "layer": 1000, "blocks": 1000, "experts": 10_000, "heads": 10_000}
-"""The most that a config may ask for, by the last word of the key; each is an object to build."""
+"""The largest counts in a config, by the last word of the key: each counted thing is built."""
 COUNTS = (
     *("hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers"),
     *("num_attention_heads", "num_key_value_heads", "max_position_embeddings"),
@@ -58,8 +58,8 @@ COUNTS = (
 
 
 def is_ours(name: str) -> bool:
-    """Whether only msft knows a model by this name, or reads its file: others need a folder. They
-    do not read an adapter on an adapter either."""
+    """Whether only msft loads a model by this name, so that others need a folder: `tiny`,
+    `smollm2-135m`, a GGUF file, or an adapter, since others read no adapter on an adapter."""
     return name in (TINY, SMOLLM2) or Path(name).suffix == ".gguf" or is_adapter(name)
 
 
@@ -108,7 +108,7 @@ def _smollm2_file() -> Path:
 
 
 def refuse_broken_config(folder: Path) -> None:
-    """RecipeError where `config.json` is none, or asks for what no model has."""
+    """RecipeError where `config.json` is no config, or has sizes that no model has."""
     config = _object(folder / CONFIG)
     kind = config.get("model_type")
     if not isinstance(kind, str) or not kind:
@@ -183,11 +183,17 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def refuse_torn(path: Path) -> None:
-    """The header of a safetensors file says how long the file is."""
+    """RecipeError where a safetensors file has not the length that its header says."""
     if not path.is_file():
         raise _broken(path, "not a regular file; expected safetensors")
     size = path.stat().st_size
-    start, header = _start(path, size)
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = int.from_bytes(start, "little")
+            header = file.read(length) if length <= min(MAX_HEADER, size) else b""
+    except OSError as error:
+        raise _broken(path, f"cannot be read: {error.strerror}") from error
     if start.startswith(b"version "):
         raise _broken(path, "a pointer of Git LFS, not the weights; run `git lfs pull`")
     try:
@@ -198,17 +204,6 @@ def refuse_torn(path: Path) -> None:
     whole = 8 + len(header) + max(ends, default=0)
     if size != whole:
         raise _broken(path, f"it has {size:,} bytes, its header says {whole:,}; fetch it again")
-
-
-def _start(path: Path, size: int) -> tuple[bytes, bytes]:
-    """The first bytes of a file, and the header of safetensors that they announce."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(8)
-            length = int.from_bytes(start, "little")
-            return start, file.read(length) if length <= min(MAX_HEADER, size) else b""
-    except OSError as error:
-        raise _broken(path, f"cannot be read: {error.strerror}") from error
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -229,7 +224,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys and values, those of inner objects too."""
+    """Keys and values, also of inner objects."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _entries(value)
@@ -247,7 +242,7 @@ def _broken(path: Path, reason: str) -> RecipeError:
 
 # Adapter folders of peft: the weights of an adapter, and the name of their base.
 ADAPTER = "default"
-"""What peft calls the only adapter of a model; files do not name it."""
+"""Peft's name of a model's only adapter, which is in no file."""
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 FACTS = "msft_adapter.json"
@@ -354,7 +349,7 @@ def refuse_broken_adapter(folder: Path) -> None:
 # The files that the weights of a model come from, with the size and the SHA-256 of each.
 THREADS = 4
 HASHES = Hashes(at_once=2**22, strict=True)
-"""What this process knows of files that models were loaded from."""
+"""Digests of files that this process has loaded models from."""
 
 
 def base_files(name: str) -> dict[str, Path]:

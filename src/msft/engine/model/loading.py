@@ -50,9 +50,7 @@ from msft.errors import Unsuited, WrongWeights
 TINY_SEED = 0
 AS_FP32 = {"dtype": torch.float32, "use_safetensors": True}
 CHECKED = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-"""Say what did not fit, all of it; then it is refused."""
-
-
+"""Options for `from_pretrained` to report tensors that do not fit, so that they can be refused."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """What a result can be written in."""
 ENDS = (
@@ -297,26 +295,32 @@ def refuse_other_numbers(name: str, trust_remote_code: bool = False) -> None:
 
 
 def _whole_numbers(name: str, trust_remote_code: bool) -> set[str]:
-    """The last names of tensors that a model has whole numbers in, such as tables of its experts.
-    Files may have other names before them."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    """The last parts of the names of tensors of whole numbers, such as tables of experts. Files may
+    have other names before the last part."""
+    from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-        with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, trust_remote_code=trust_remote_code
-            )
+        model = weightless_model(config, trust_remote_code)
     except Exception:  # who loads it says what is wrong
         return set()
     tensors = (*model.named_parameters(), *model.named_buffers())
     return {key.rpartition(".")[2] for key, each in tensors if not each.is_floating_point()}
 
 
+def weightless_model(config: Any, trust_remote_code: bool) -> Any:
+    """The model of a config on the meta device: shapes, and no numbers."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, trust_remote_code=trust_remote_code
+        )
+
+
 def first_dtype(name: str) -> str | None:
-    """What torch calls the dtype of a model's first floating-point tensor, where its files are
-    here; None: they are not, or it has no such tensor."""
+    """Torch's name of the dtype of a model's first floating-point tensor; None: there is none, or
+    the files are not on this machine."""
     from safetensors import safe_open
     from transformers.utils.hub import cached_file
 
@@ -347,7 +351,7 @@ def _shape(sizes: Sequence[int]) -> str:
 
 
 def with_adapter(model: Any, folder: Path) -> Any:
-    """The base with the adapter of a folder merged in; the base is used up."""
+    """The base with the adapter of a folder merged in, in the base's own memory."""
     refuse_broken_adapter(folder)
     peft = import_peft()
     facts = adapter_facts(folder)
@@ -370,9 +374,9 @@ def with_adapter(model: Any, folder: Path) -> Any:
 
 
 def _round_to_four_bits(model: Any, bf16: bool) -> None:
-    """Let the base have the numbers that the adapter was trained beside.
+    """Let the base have the numbers that the adapter was trained with: packed and unpacked again.
 
-    bf16: they were packed from bf16, and unpacked into it.
+    bf16: the weights were packed from bf16, and unpacked into bf16.
     """
     head = model.get_output_embeddings()
     for module in model.modules():

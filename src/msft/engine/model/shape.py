@@ -4,17 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from msft.engine.model.folders import TINY
-from msft.engine.model.loading import LoadedModel, published_dtype, tiny_model
-from msft.engine.model.tokenizers import (
-    gguf_header,
-    pretrained,
-    tiny_tokenizer,
-    unloadable,
-)
+from msft.engine.model.loading import LoadedModel, published_dtype, tiny_model, weightless_model
+from msft.engine.model.tokenizers import gguf_header, pretrained, tiny_tokenizer, unloadable
 from msft.engine.saving.weight_files import PublishedModel
 from msft.errors import RecipeError
 from msft.recipe.recipe import AdapterOptions, Recipe
@@ -24,13 +18,13 @@ from msft.recipe.recipe import AdapterOptions, Recipe
 class ModelShape:
     """What a model's memory depends on.
 
-    keys: numbers that a token's keys and values have, over all layers; 0 without attention.
+    keys: numbers in a token's keys and values, over all layers; 0 without attention.
     linears: name, inputs and outputs of every linear layer but the head.
-    head: the same of the head. tied: its weight is that of the embeddings too.
-    packs: four bits can hold its linear layers.
-    assumed: a .gguf does not say how its layers are called; these are the names of most.
+    head: the same of the head. tied: the head's weight is that of the embeddings.
+    packs: whether four bits can hold the linear layers.
+    assumed: the names of layers are those of most models, since a .gguf has other names.
     published: bytes of a weight in the files of the model.
-    in_memory: these have the names that it has in memory, and nothing but weights.
+    in_memory: whether these files have only weights, by the names that they have in memory.
     """
 
     parameters: int
@@ -100,12 +94,13 @@ class ModelShape:
 
 
 def _is_named(name: str, target: str) -> bool:
-    """Whether peft takes a layer for this name: the end of its own, in whole parts."""
+    """Whether peft adapts the layer `name` for this target: whether the name ends with it, in whole
+    parts."""
     return f".{name}".endswith(f".{target}")
 
 
 def shape_of(model: Any) -> ModelShape:
-    """The shape of a model that is there, if only on the meta device."""
+    """The shape of a model that is loaded, or that is on the meta device."""
     text = model.config.get_text_config()
     hidden, heads = int(text.hidden_size), largest(text, "num_attention_heads") or 0
     dim = largest(text, "head_dim") or hidden // max(1, heads)
@@ -129,8 +124,8 @@ def shape_of(model: Any) -> ModelShape:
 
 
 def largest(config: Any, key: str) -> Any:
-    """What a config says under a key; the largest where its layers have one each, in a list
-    (Gemma3n) or in configs of their own (Gemma 4). None where it says nothing."""
+    """The value of a key in a config; the largest where each layer has one, in a list (Gemma3n) or
+    in a config of its own (Gemma 4). None where there is none."""
     if key in (getattr(config, "per_layer_attributes", None) or ()):
         every = [getattr(layer, key, None) for layer in config.per_layer_config]
     else:
@@ -170,14 +165,9 @@ def named_shape(name: str, trust_remote_code: bool = False, vocabulary: int = 1)
     header = gguf_header(name)
     if header:
         return _gguf_shape(*header, vocabulary)
-    from transformers import AutoModelForCausalLM
-
     config = pretrained("AutoConfig", name, trust_remote_code, {})
     try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, trust_remote_code=trust_remote_code
-            )
+        model = weightless_model(config, trust_remote_code)
         dtype = published_dtype(name, trust_remote_code)
         written = PublishedModel(LoadedModel(model, None, name, dtype))
         return replace(shape_of(model), published=dtype.itemsize, in_memory=written.is_in_memory)

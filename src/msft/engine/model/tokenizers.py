@@ -36,7 +36,7 @@ from msft.scoring.metrics import READABLE, refuse_unreadable
 
 TINY_CONTEXT = 512
 ATTENTION_ERRORS = (KeyError, AttributeError, NotImplementedError)
-"""What a model raises that cannot do with an attention of ours."""
+"""Errors of a model that cannot be given our attention."""
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
@@ -73,9 +73,10 @@ def begin_texts(tokenizer: Any, header: dict[str, Any]) -> None:
 
 
 def refuse_misread(tokenizer: Any, header: dict[str, Any], name: str) -> None:
-    """RecipeError where transformers makes pieces of one letter of what Gemma's files call words.
+    """RecipeError where transformers would cut text into single letters by a GGUF file of Gemma's.
 
-    Its older versions take their merges, which have no probabilities, for a model of them.
+    Older versions of transformers read the merges in such a file, which have no probabilities, as
+    a unigram model.
     """
     core = tokenizer.backend_tokenizer.model
     if str(header.get("general.architecture")).startswith("gemma") and type(core).__name__ != "BPE":
@@ -97,7 +98,8 @@ def tokenizer_for(recipe: Recipe, name: str) -> Any:
 
 
 def load_context(name: str, trust_remote_code: bool = False) -> int | None:
-    """How many tokens a model has places for, without its weights; None: it does not say."""
+    """The number of positions that a model knows, without its weights; None: its config does not
+    say."""
     if name == TINY:
         return TINY_CONTEXT
     header = gguf_header(name)
@@ -144,7 +146,7 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
 
 
 def unloadable(name: str, error: Exception) -> Exception:
-    """What a library could not make of a model, in words; want of memory stays what it is."""
+    """The error for a model that a library cannot load; want of memory stays the error it is."""
     if isinstance(error, Explained) or is_out_of_memory(error):
         return error
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
@@ -161,7 +163,7 @@ def unloadable(name: str, error: Exception) -> Exception:
 
 
 def _refuse_broken(folder: Path, kind: str) -> None:
-    """RecipeError, with the file's name, for what is wrong with a folder's own files."""
+    """RecipeError where a file of a folder that this class of transformers reads is broken."""
     if kind != "AutoTokenizer" or (folder / CONFIG).exists():  # which can do without
         refuse_broken_config(folder)
     if kind == "AutoTokenizer":
@@ -171,7 +173,8 @@ def _refuse_broken(folder: Path, kind: str) -> None:
 
 
 def gguf_header(name: str) -> tuple[dict[str, Any], int] | None:
-    """What a GGUF file says about its model, and the number of weights; None: it is none."""
+    """The scalars of a GGUF file's header, and the number of weights; None: the model is no GGUF
+    file."""
     folder, file = located(name)
     if file is None:
         return None
@@ -279,11 +282,10 @@ def _other_classes() -> set[str]:
     """Classes that transformers has for other tasks."""
     from transformers.models.auto import modeling_auto
 
-    every = [name for name in vars(modeling_auto) if name.endswith("_MAPPING_NAMES")]
-    tasks = [name.removesuffix("_MAPPING_NAMES") for name in every]
     found: set[str] = set()
-    for task in tasks:
-        if task not in ("MODEL_FOR_CAUSAL_LM", "MODEL_FOR_PRETRAINING"):
+    for name in vars(modeling_auto):
+        task = name.removesuffix("_MAPPING_NAMES")
+        if task not in (name, "MODEL_FOR_CAUSAL_LM", "MODEL_FOR_PRETRAINING"):
             for classes in _names(task).values():
                 found |= {classes} if isinstance(classes, str) else set(classes)
     return found
@@ -292,19 +294,8 @@ def _other_classes() -> set[str]:
 # GGUF files. transformers reads the whole vocabulary for every question, which takes seconds, and
 # makes the table of tensor names anew for every module of a model, which takes as long.
 _MAGIC = b"GGUF"
-_NUMBERS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
+"""Types of GGUF by their codes, as `struct` calls them."""
 _STRING, _LIST = 8, 9
 _LONGEST = 2**24
 _MOST_DIMENSIONS = 8
@@ -313,7 +304,7 @@ _MOST_DIMENSIONS = 8
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """Inside, the package `gguf` gives the same answer to the same question without work."""
+    """Inside, the package `gguf` reads each file once and makes each table of names once."""
     package = importlib.import_module("gguf")
     names = ("GGUFReader", "get_tensor_name_map")
     before = {name: getattr(package, name) for name in names if hasattr(package, name)}
@@ -341,7 +332,8 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _weights(file: IO[bytes]) -> int:
-    """The size of the next tensor: its name, dimensions, type and offset stand here."""
+    """The number of weights of the next tensor in the header, where its name, dimensions, type and
+    offset stand."""
     _string(file)
     (dimensions,) = _unpacked(file, "I")
     if dimensions > _MOST_DIMENSIONS:

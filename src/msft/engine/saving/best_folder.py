@@ -43,8 +43,8 @@ class BestFolder:
     """Keeps a folder equal to one checkpoint of a run.
 
     is_whole: whether a checkpoint's weights are on disk as they were written.
-    folders: where they are: in one folder, or in one of each rank that wrote them.
-    ranks: whose first one writes the folder; the others come along.
+    folders: the folders of a checkpoint's weights: one, or one for each rank that wrote a part.
+    ranks: rank 0 writes the folder; the others meet it at each step of the work.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class BestFolder:
         self._next_write = 0.0
 
     def update(self, checkpoint: CheckpointId, card: str, last: bool = True) -> bool:
-        """Let the folder be this checkpoint; False if that is not whole on disk (yet). Then what
-        the folder holds of it is taken away if it is damaged too.
+        """Let the folder be this checkpoint. False: the checkpoint is not whole on disk (yet); then
+        the folder is removed if it is damaged too.
 
         last: no better checkpoint will come. Before that, a folder that takes long to write is not
             written for every best so far; then False says that it is left for later.
@@ -100,14 +100,15 @@ class BestFolder:
         began = time.monotonic()
         from_rank0(self._ranks, "an empty best/", self._empty)
         weights = all_or_fail(self._ranks, "weights of best/", lambda: self._read(sources))
-        with explaining(self._fresh / WEIGHTS, sum(_sizes(sources))):
+        size = sum(path.stat().st_size for path in _weights_in(sources))
+        with explaining(self._fresh / WEIGHTS, size):
             self._engine.export(weights, self._fresh)  # each rank has a part of it
         from_rank0(self._ranks, f"best/ of {checkpoint}", lambda: self._finish(checkpoint, card))
         now = time.monotonic()
         self._next_write = now + (now - began) / SHARE_OF_TIME
 
     def _finish(self, checkpoint: CheckpointId, card: str) -> None:
-        """Have what was written on disk, with a manifest, and let it be the folder."""
+        """Sync what was written, add a manifest, and put it in the folder's place."""
         files = [path for path in sorted(self._fresh.iterdir()) if kind_of(path) == FILE]
         for path in files:
             sync(path)
@@ -116,14 +117,15 @@ class BestFolder:
         self._swap(card)
 
     def _read(self, sources: Sequence[Path]) -> Any:
-        """What this rank has of a checkpoint; None: the base."""
+        """This rank's weights of a checkpoint; None: the base."""
         codec: Any = self._engine.codec()
         if not sources:
             return None
         return codec.read(sources[0]) if len(sources) == 1 else codec.collect(sources)
 
     def _link(self, source: Path, card: str) -> None:
-        """What is the same for all checkpoints is written once."""
+        """Link a checkpoint's weights; files that are the same for all checkpoints are written
+        once."""
         again = self._holds is not None and self._owner() == self._source(self._holds).name
         if not again:
             self._empty()
@@ -154,9 +156,9 @@ class BestFolder:
         self._fresh.mkdir()
 
     def _seal(self, folder: Path, files: Mapping[str, Digest], owner: str) -> None:
-        """Name every file in the manifest, so that who loads the folder can check it. The card is
-        written again, and the config of an adapter names a place that may move: its digest without
-        that place stands among the adapter's facts.
+        """Name every file in the manifest, so that whoever loads the folder can check it, but for
+        two: the card is written again, and the config of an adapter names the folder of its base,
+        which may move (the adapter's facts have the config's digest without that folder).
 
         files: those of the checkpoint.
         """
@@ -169,16 +171,19 @@ class BestFolder:
         replace_bytes(folder / MANIFEST, Manifest(files, owner, beside).to_bytes())
 
     def is_damaged(self) -> bool:
-        """Whether it is not what was put there."""
-        holds = self._holds
-        return from_rank0(
-            self._ranks,
-            "best/ is damaged",
-            lambda: holds is not None and self._fault(holds) is not None,
-        )
+        """Whether the folder is not what was put there."""
+
+        def differs() -> bool:
+            if self._holds is None:
+                return False
+            written, linked = _export_of(self._holds), self._source(self._holds).name
+            name = written if self._owner() == written else linked
+            return self._hashes.fault(self._folder, name, others=True) is not None
+
+        return from_rank0(self._ranks, "best/ is damaged", differs)
 
     def has_export(self, checkpoint: CheckpointId) -> bool:
-        """Whether the folder is what was written of a checkpoint, which need not be there then."""
+        """Whether the folder is what was written of a checkpoint, which itself may be gone."""
         name = _export_of(checkpoint)
         return from_rank0(
             self._ranks,
@@ -190,8 +195,8 @@ class BestFolder:
         )
 
     def give_back(self, checkpoint: CheckpointId) -> None:
-        """Let a finished run's checkpoint that is gone be the weights of this folder again, if
-        they are its own and what was put here. Earlier versions left nothing to check them by."""
+        """Restore the checkpoint of a finished run, where it is gone, from the weights of this
+        folder, if they are whole. Earlier versions left no manifest to check them by."""
         if checkpoint != BASE and not any(kind_of(each) for each in self._folders(checkpoint)):
             from_rank0(self._ranks, "best/ given back", lambda: self._give_back(checkpoint))
 
@@ -222,8 +227,8 @@ class BestFolder:
         temporary.rename(target)
 
     def _are_trained(self, files: Sequence[Path]) -> bool:
-        """Whether files have the tensors of a checkpoint; those of a merged model, or of one with
-        the names that it was published with, are no checkpoint."""
+        """Whether files have the tensors of a checkpoint. Those of a merged model, or of a model
+        with its published names, have not."""
         if self._ranks.world > 1:
             return self._engine.links
         held: dict[str, str] = {}
@@ -234,11 +239,11 @@ class BestFolder:
         return held == dict.fromkeys(self._engine.weights(), "F32")
 
     def card(self, card: str) -> None:
-        """Only the model card, when the checkpoint stays the same."""
+        """Write only the model card, since the checkpoint stays the same."""
         write_text(self._folder / CARD, card)
 
     def _take_away_damaged(self) -> None:
-        """A folder whose weights are not those of its manifest is nobody's result."""
+        """Remove the folder where its weights are not those of its manifest."""
         if kind_of(self._folder) != FOLDER or kind_of(self._folder / MANIFEST) is None:
             return
         fault = self._hashes.fault(self._folder, self._owner() or "", others=True)
@@ -248,17 +253,11 @@ class BestFolder:
             self._notice(f"{self._folder} was damaged ({fault}) and is taken away until it is made")
 
     def _owner(self) -> str | None:
-        """Whose files the folder has, as its manifest says."""
+        """The owner of the folder's files, as its manifest says."""
         try:
             return Manifest.from_bytes(read_bytes(self._folder / MANIFEST)).owner
         except (OSError, ValueError):
             return None
-
-    def _fault(self, checkpoint: CheckpointId) -> str | None:
-        """What is wrong with the folder as that of a checkpoint, linked or written."""
-        written = self._owner() == _export_of(checkpoint)
-        name = _export_of(checkpoint) if written else self._source(checkpoint).name
-        return self._hashes.fault(self._folder, name, others=True)
 
     def _source(self, checkpoint: CheckpointId) -> Path:
         return self._checkpoints / f"{checkpoint}.weights"
@@ -270,9 +269,5 @@ def _weights_in(folders: Sequence[Path]) -> list[Path]:
 
 
 def _export_of(checkpoint: CheckpointId) -> str:
-    """Whose the files are that were written of a checkpoint."""
+    """The owner, in a manifest, of files that were written of a checkpoint."""
     return f"{checkpoint}.export"
-
-
-def _sizes(folders: Sequence[Path]) -> list[int]:
-    return [path.stat().st_size for path in _weights_in(folders)]

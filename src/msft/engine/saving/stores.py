@@ -17,10 +17,11 @@ from msft.store.store import MOST_WAITING, BackgroundDisk, CheckpointStore, Disk
 
 @dataclass(frozen=True, slots=True)
 class RunStore:
-    """A store, its disk, and what it would take to lend every tick to others.
+    """A checkpoint store.
 
-    prune_ranked: lets the ranks' disk remove what no rank needs any more; None: with one lane there
-        is one rank, which removes by itself.
+    prune_ranked: removes from the ranks' disk what no rank needs any more; None: with one lane
+        there is one rank, whose store removes by itself.
+    lent_bytes: of the disk, if every tick were lent to others.
     """
 
     store: CheckpointStore
@@ -39,7 +40,8 @@ def store_of(
     ranks: Ranks,
     most: int | None,
 ) -> RunStore:
-    """Memory for what is needed at a time, and a disk that is written beside training.
+    """The store of a run: memory for what is needed at a time, and a disk that is written beside
+    training.
 
     Sizes are those of whole checkpoints, whose parts the ranks have between them.
 
@@ -83,7 +85,7 @@ def store_of(
 
 
 def _fewer_copies(method: PreparedMethod, recipe: Recipe) -> str:
-    """What would let a method need less at a time."""
+    """The setting with which a method needs fewer checkpoints at a time."""
     if recipe.disk_policy != LEAN:
         return f"disk_policy: {LEAN}"
     if recipe.merge_adapter:

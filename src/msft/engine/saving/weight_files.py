@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -27,7 +27,6 @@ from torch import Tensor
 from msft.engine.model.folders import INDEX, WEIGHTS
 from msft.engine.model.loading import LoadedModel
 from msft.files import replace_bytes
-from msft.ranks import Ranks
 
 MOMENTS = "optimizer.safetensors"
 STATE = "state.json"
@@ -47,13 +46,14 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What safetensors calls them."""
+"""Dtypes by their names in safetensors."""
 
 
 class Copies:
-    """Orders copies after the training that made their source, and nothing after the copies.
+    """Copies tensors on a stream of their own: after the training that made them, and without
+    letting training wait for the copies.
 
-    Where all is on the CPU there is nothing to copy or to wait for. Another thread uses this while
+    On the CPU there is nothing to copy or to wait for. Another thread uses this while
     the main one trains, so a CUDA graph must be captured with `capture_error_mode="thread_local"`.
     """
 
@@ -63,7 +63,7 @@ class Copies:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def follow(self, payload: Any) -> Any:
-        """Let copies that start from now on see what this thread has put in train so far."""
+        """Let copies that start from now on wait for the work that this thread has queued."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         return payload
@@ -71,7 +71,7 @@ class Copies:
     def to_host(self, payload: Any) -> Any:
         """A nested payload in pinned host memory; `arrive` or `wait` before it is read.
 
-        torch keeps pinned memory that was let go and gives it out again.
+        torch keeps pinned memory that is freed, and gives it out again.
         """
         self.follow(payload)
         return self._to_host(payload)
@@ -80,7 +80,7 @@ class Copies:
         if isinstance(payload, Tensor) and payload.device.type == "cuda":
             held = torch.empty_like(payload, device="cpu", pin_memory=True)
             self.start(held, payload)
-            if self._stream is not None:  # its memory is not given out again before that is done
+            if self._stream is not None:  # keeps the source's memory until the copy is done
                 payload.record_stream(self._stream)
             return held
         if isinstance(payload, dict):
@@ -88,7 +88,7 @@ class Copies:
         return payload
 
     def flat(self, tensor: Tensor) -> Tensor:
-        """A tensor's bytes, where it is."""
+        """A tensor's bytes, on its device."""
         with torch.cuda.stream(self._stream):
             return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
@@ -98,7 +98,7 @@ class Copies:
             target.copy_(source, non_blocking=True)
 
     def arrive(self) -> None:
-        """Let the training that this thread puts in train from now on see the copies."""
+        """Let work that this thread queues from now on wait for the copies."""
         if self._stream is not None:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
@@ -109,7 +109,8 @@ class Copies:
 
 
 def part_name(file: str, number: int, world: int) -> str:
-    """The file of one of so many ranks, as transformers has it; one alone has the whole file."""
+    """The file that one of `world` ranks writes, named as a shard of transformers; with one rank
+    the whole file."""
     stem, _, kind = file.partition(".")
     return file if world == 1 else f"{stem}-{number:05}-of-{world:05}.{kind}"
 
@@ -122,10 +123,10 @@ def parts_in(folders: Sequence[Path], file: str) -> list[Path]:
 
 
 class TorchCodec:
-    """A payload is a set of weights, or the training state beside it.
+    """Writes and reads payloads: sets of weights, and the training state beside them.
 
-    place: the number, from 1, and the count of the ranks that write it together.
-    owned: names of the weights that this rank reads; None: all that there are.
+    place: this rank's number, from 1, and the number of ranks that write a payload together.
+    owned: names of the weights that this rank reads; None: all weights.
     weights: the name of the file with weights.
     """
 
@@ -169,7 +170,10 @@ class TorchCodec:
         return {"optimizer": moments, "feed": state["feed"]}
 
     def _loaded(self, files: Sequence[Path], weight_of: Callable[[str], str]) -> dict[str, Tensor]:
-        """The tensors of these files that are of a weight that is owned."""
+        """The tensors of these files that belong to weights that this rank reads.
+
+        weight_of: the weight that a tensor belongs to, by the tensor's name.
+        """
         owned, found = self._owned, dict[str, Tensor]()
         for file in files:
             if owned is None:
@@ -181,7 +185,7 @@ class TorchCodec:
         return found
 
     def _pieces(self, tensor: Tensor) -> Iterator[memoryview]:
-        """A tensor's bytes, in host memory; a piece holds until the next one is asked for."""
+        """A tensor's bytes, in host memory; a piece is valid until the next one is asked for."""
         flat = self._copies.flat(tensor)
         if flat.device.type == "cpu":
             yield flat.numpy().data
@@ -342,21 +346,3 @@ class PublishedModel:
         return split_torch_state_dict_into_shards(
             dict(state), filename_pattern=pattern, max_shard_size=most.default
         )
-
-
-class Divided(Protocol):
-    """Weights that ranks have between them; names: those of this one."""
-
-    @property
-    def ranks(self) -> Ranks: ...
-    @property
-    def names(self) -> Collection[str]: ...
-    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None: ...
-
-
-def codec_of(copies: Copies, lanes: Divided | None, weights: str = WEIGHTS) -> TorchCodec:
-    """For the file of weights that ranks write between them, or one process alone."""
-    if lanes is None or lanes.ranks.world == 1:
-        return TorchCodec(copies, weights=weights)
-    ranks = lanes.ranks
-    return TorchCodec(copies, (ranks.rank + 1, ranks.world), lanes.names, weights)
