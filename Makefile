@@ -96,7 +96,7 @@ test-wheel: .venv/installed  ## the wheel, installed as users do: a clean venv o
 # Triton is a gigabyte, so it lies beside what everybody installs.
 test-kernels: .venv/installed  ## our GPU kernels on this CPU, by Triton's interpreter
 	$(LOCKED) $(BIN)/pip install --quiet --no-deps --target .venv/triton triton
-	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py tests/engine/train/test_ema.py
+	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py tests/engine/accel/test_fp8_kernels.py tests/engine/train/test_ema.py
 
 MINUTES ?= 10
 soak: .venv/installed  ## MINUTES of random kills, file faults and hostile inputs: is anything lost?
@@ -139,7 +139,7 @@ GPU := PYTHONPATH=src:tests/engine:tests/app:$(PYTHONPATH) PYTHONUNBUFFERED=1 $(
 
 bench-gpu:  ## on a machine with a GPU and torch: checks, then each target against its peers
 	mkdir -p $(RESULTS)
-	$(GPU) -m pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py
+	$(GPU) -m pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py tests/engine/accel/test_fp8_kernels.py
 	$(GPU) bench/gpu_check.py
 	$(GPU) bench/eval_check.py
 	$(GPU) bench/precision.py --data $(DATA) --out $(RESULTS)/precision.jsonl

@@ -597,7 +597,7 @@ class TrainingRun:
 
     def _card(self, history: History, found: Findings | None = None) -> str:
         recipe = self._recipe
-        how = (recipe.report_split, recipe.merge_adapter, recipe.load_in_4bit)
+        how = (recipe.report_split, recipe.merge_adapter, recipe.load_in_4bit, recipe.fp8)
         return card_of(history, recipe.model(), found, *how)
 
     # What is left behind.
@@ -672,6 +672,7 @@ def training_keys(recipe: Recipe) -> list[tuple[str, Any]]:
     keys += ["max_grad_norm", "warmup_steps", "bf16", "optim"]
     keys += ["ema_decay"] if recipe.ema_decay is not None else []
     keys += ADAPTER_KEYS if recipe.use_peft else ()
+    keys += ["fp8"] if recipe.fp8 else []
     return [(key, getattr(recipe, key)) for key in keys]
 
 

@@ -242,6 +242,7 @@ def test_layers_that_cannot_have_an_adapter_are_refused(
 
 
 FOUR_BIT = AdapterOptions(r=4, alpha=8, seed=3, four_bit=True)
+IN_FP8 = AdapterOptions(r=4, alpha=8, seed=3, fp8=True)
 SOME_PACKED = AdapterOptions(r=4, alpha=8, seed=3, four_bit=True, targets=("q_proj",), dora=True)
 
 
@@ -272,10 +273,13 @@ def test_weights_in_four_bits_are_scored_and_read_as_they_were_trained(
     assert answer_nll(packed, rows).tolist() == pytest.approx(found, rel=1e-4)
 
 
+@pytest.mark.parametrize("options", [FOUR_BIT, IN_FP8], ids=["NF4", "FP8"])
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
-def test_a_merged_base_has_the_numbers_that_were_trained_beside(bf16: bool, tmp_path: Path) -> None:
+def test_a_merged_base_has_the_numbers_that_were_trained_beside(
+    bf16: bool, options: AdapterOptions, tmp_path: Path
+) -> None:
     """Numbers that are packed from bf16 are others than those packed from fp32."""
-    made = adapted(load_model("tiny", CPU), FOUR_BIT, CPU, bf16)
+    made = adapted(load_model("tiny", CPU), options, CPU, bf16)
     settings = replace(SETTINGS, bf16=bf16, learning_rate=0.0)
     engine = FastEngine(made.loaded, {"a": ROWS}, settings, adapted=made)
     engine.export(engine.weights(), tmp_path)  # B is 0, so the base is what is merged
@@ -284,6 +288,19 @@ def test_a_merged_base_has_the_numbers_that_were_trained_beside(bf16: bool, tmp_
         beside = layer.module.base_layer.weight
         assert beside.dtype == (torch.bfloat16 if bf16 else torch.float32)
         assert torch.equal(merged[f"{layer.name}.weight"], beside.float())
+
+
+def test_an_adapter_beside_fp8_is_scored_and_read_as_it_was_trained(tmp_path: Path) -> None:
+    engine, rows = trained_tiny(IN_FP8, tmp_path), ROWS[:6]
+    found = engine.predictor().measure(rows, [0] * len(rows))().rows
+    ours = load_model(str(tmp_path / "best"), CPU, own_attention=True)
+    assert answer_nll(ours.model, rows).tolist() == pytest.approx(found, rel=1e-5)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "best", dtype=torch.float32)
+    assert answer_nll(plain, rows).tolist() != pytest.approx(found, rel=1e-4)
+    seen = engine.work(Batch(tuple(("a", place) for place in range(6)), use="track"))[0].rows
+    sums = [loss * row.answer_tokens for loss, row in zip(seen, rows, strict=True)]
+    assert sums == pytest.approx(found, rel=0.05)  # activations are rounded there, too
+    assert sums != pytest.approx(found, rel=1e-5)
 
 
 def test_what_peft_only_warns_of_is_shown_and_missing_weights_are_refused(tmp_path: Path) -> None:

@@ -135,6 +135,8 @@ def _gb(size: int) -> str:
 FP32, BF16 = 4, 2
 PACKED = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in NF4: a block of 64 has a scale of a byte, 256 scales have one of four."""
+FP8 = 1
+"""Bytes of a weight in FP8. The scale of each row is not counted."""
 MERGED_SHARE = 0.25
 """Of the device's memory, what a plain model beside an adapter's may take."""
 WORTH_SPLITTING = 4096
@@ -231,7 +233,7 @@ def demand_of(
         lean=optimizer_way(device, bf16).path == "kernel",  # which takes no memory beside gradients
         averaged=recipe.ema_decay is not None,
         trained=None if adapter is None else shape.adapter_weights(adapter),
-        frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit),
+        frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit, adapter.fp8),
         merged=0 if adapter is None else merged_bytes(shape, bf16, device, total),
         ranks=process.world(),
         sliced=sliced,
@@ -253,10 +255,10 @@ def merged_bytes(
     return needed if needed <= MERGED_SHARE * whole else 0
 
 
-def frozen_bytes(shape: ModelShape, bf16: bool, four_bit: bool) -> int:
+def frozen_bytes(shape: ModelShape, bf16: bool, four_bit: bool, fp8: bool = False) -> int:
     """Of weights that are not trained; the head and the embeddings are never packed."""
-    packed = shape.packed_weights() if four_bit else 0
-    return (BF16 if bf16 else FP32) * (shape.parameters - packed) + round(PACKED * packed)
+    packed, each = shape.packed_weights() if four_bit or fp8 else 0, FP8 if fp8 else PACKED
+    return (BF16 if bf16 else FP32) * (shape.parameters - packed) + round(each * packed)
 
 
 def in_bf16(recipe: Recipe, device: torch.device) -> bool:

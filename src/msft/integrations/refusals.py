@@ -59,6 +59,7 @@ ELSEWHERE = {
     **dict.fromkeys(("lora_target_modules", "use_dora", "use_rslora"), _ADAPTER),
     "load_in_4bit": "weights are as the trainer's model has them: load it with "
     "quantization_config=BitsAndBytesConfig(load_in_4bit=True)",
+    "fp8": "weights are as the trainer's model has them",
     "merge_adapter": "the result is the adapter alone: merge it after the run, with "
     "trainer.model.merge_and_unload()",
     "export_dtype": "the result has the dtype of the trainer's model: load that in another one",

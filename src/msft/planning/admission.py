@@ -194,10 +194,26 @@ def refuse_untrainable(recipe: Recipe) -> None:
     if recipe.push_to_hub:
         refuse_unpushable(recipe)
     refuse_no_packages(recipe)
+    refuse_no_fp8(recipe)
     recipe.template()
     for spec in recipe.datasets:
         recipe.template_named(spec.chat_template, spec.name)
     refuse_absent(recipe, recipe.model())
+
+
+def refuse_no_fp8(recipe: Recipe) -> None:
+    """RecipeError where FP8 is asked for and this device does not compute in it."""
+    if not recipe.fp8:
+        return
+    from msft.engine.adapters.fp8 import fp8_fault
+    from msft.engine.kernels import device_here
+
+    if fault := fp8_fault(device_here()):
+        raise RecipeError(
+            f"fp8 is true, but {fault}; leave fp8 out, or set load_in_4bit: true if memory is "
+            "short",
+            ("fp8",),
+        )
 
 
 def refuse_no_packages(recipe: Recipe) -> None:

@@ -198,15 +198,16 @@ def _devices(
             "each device needs one; name fewer devices, or more lora_target_modules"
         )
     on_gpus = demand_on_gpus(recipe, corpus, shape)
-    four_bit = adapter is not None and adapter.four_bit
+    frozen = shape.parameters if adapter is not None else 0
+    how = (adapter.four_bit, adapter.fp8) if adapter is not None else (False, False)
     links, width = exported(recipe, shape)  # the parts that several wrote are written as one
     models = models_beside(recipe, shape.parameters, links and world == 1, width)
     job = Job(
         shape=shape,
         demand=on_gpus,
         trained=on_gpus.trainable_parameters(shape),
-        frozen=0 if adapter is None else shape.parameters,
-        frozen_bytes=frozen_bytes(shape, bf16=True, four_bit=four_bit) / shape.parameters,
+        frozen=frozen,
+        frozen_bytes=frozen_bytes(shape, True, *how) / shape.parameters,
         steps=max(1, worst.steps),
         train_tokens=worst.tokens.train,
         evaluations=worst.evaluations,

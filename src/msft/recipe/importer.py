@@ -358,7 +358,7 @@ def _read_chat(draft: Draft, key: str, ours: str, value: Any) -> None:
 
 # The adapter
 
-_SAME = ("lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "use_dora", "use_rslora")
+_SAME = ("lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "fp8", "use_dora", "use_rslora")
 _BITS = ("quantization_bit", "quant_bits", "quant_config.quantization_bit")
 _LORA = (True, "lora", "qlora")
 _TARGETS = "lora_target_modules"

@@ -85,7 +85,7 @@ class AdapterOptions:
     """A LoRA adapter as a recipe asks for it.
 
     targets: names of layers, or None for every linear layer but the head.
-    four_bit: the frozen weights are held in NF4 (QLoRA).
+    four_bit: the frozen weights are held in NF4 (QLoRA). fp8: they are held in FP8.
     merged: the result is a plain model folder.
     seed: of the first matrices.
     """
@@ -95,6 +95,7 @@ class AdapterOptions:
     dropout: float = 0.0
     targets: tuple[str, ...] | None = None
     four_bit: bool = False
+    fp8: bool = False
     dora: bool = False
     rslora: bool = False
     merged: bool = False
@@ -120,6 +121,7 @@ class Recipe:
     engine: fast packs rows and has kernels of its own; simple runs any decoder-only model of
         transformers; auto is the fast one where it suits the model.
     use_peft: train a LoRA adapter instead of all weights; the keys after it say how (as in TRL).
+    fp8: hold an adapter's frozen weights in FP8, and multiply with them in FP8.
     merge_adapter: the result is a plain model folder, not an adapter.
     export_dtype: of the result's weights; auto: what the base was published in.
     lanes: parts of a batch whose gradients are added up; auto: processes at the first start.
@@ -187,6 +189,7 @@ class Recipe:
     lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     lora_target_modules: Layers = ALL_LINEAR
     load_in_4bit: bool = False
+    fp8: bool = False
     use_dora: bool = False
     use_rslora: bool = False
     merge_adapter: bool = False
@@ -584,6 +587,7 @@ def _adapter_of(recipe: Recipe) -> AdapterOptions | None:
         dropout=recipe.lora_dropout,
         targets=None if named == ALL_LINEAR else tuple(named),
         four_bit=recipe.load_in_4bit,
+        fp8=recipe.fp8,
         dora=recipe.use_dora,
         rslora=recipe.use_rslora,
         merged=recipe.merge_adapter,
@@ -838,18 +842,36 @@ def _of_peaks(recipe: Recipe) -> Iterator[RecipeError]:
 
 
 def _of_adapter(recipe: Recipe) -> Iterator[RecipeError]:
-    """Keys of an adapter need `use_peft`."""
+    """Keys of an adapter need `use_peft`; its frozen weights are held in one way."""
     if recipe.use_peft:
+        yield from _of_fp8(recipe)
         return
     defaults = {f.name: f.default for f in fields(recipe) if f.default is not MISSING}
-    for key in (*ADAPTER_KEYS[1:], "merge_adapter"):
+    for key in (*ADAPTER_KEYS[1:], "fp8", "merge_adapter"):
         value = getattr(recipe, key)
         if value != defaults[key]:
+            why = "FP8 is for frozen weights, and " if key == "fp8" else ""
             yield RecipeError(
-                f"{key} is {shown(value)}, but without use_peft all weights are trained; add "
+                f"{key} is {shown(value)}, but {why}without use_peft all weights are trained; add "
                 f"use_peft: true, or leave {key} out",
                 (key,),
                 because=("use_peft",),
+            )
+
+
+def _of_fp8(recipe: Recipe) -> Iterator[RecipeError]:
+    """FP8 goes with bf16, and is one of two ways to hold frozen weights."""
+    against = {
+        "load_in_4bit": (recipe.load_in_4bit, "hold the frozen weights in one way"),
+        "bf16": (recipe.bf16 is False, "products in FP8 give bf16"),
+    }
+    for key, (meets, why) in against.items() if recipe.fp8 else ():
+        if meets:
+            yield RecipeError(
+                f"fp8 is true and {key} is {shown(getattr(recipe, key))}: {why}; leave one of them "
+                "out",
+                ("fp8",),
+                because=(key,),
             )
 
 

@@ -32,11 +32,12 @@ def card_of(
     report_split: str = TEST,
     merged: bool = False,
     four_bit: bool = False,
+    fp8: bool = False,
 ) -> str:
     """Markdown with the front matter that the hub reads. Only what led to this checkpoint is in it.
 
     found: the findings of a finished run. report_split: as in the recipe. merged: the result has
-        its adapter in it. four_bit: the adapter was trained beside weights in NF4.
+        its adapter in it. four_bit, fp8: the adapter was trained beside weights in NF4, or in FP8.
     """
     adapter = bool(adapter_of(history)) and not merged
     summary, schedule = summary_of(history), schedule_of(history)
@@ -54,7 +55,7 @@ def card_of(
         "",
         *([f"**{SELECTED_ON_TEST}**", ""] if history.selected_on_test else []),
         _origin(history, summary),
-        *(["", _kind(history, model, four_bit)] if adapter else []),
+        *(["", _kind(history, model, four_bit, fp8)] if adapter else []),
         *(text for each in result_texts(found or Findings()) for text in ("", each)),
         "",
         f"| sub-dataset | rows | epochs | {' | '.join(splits)} |",
@@ -85,7 +86,7 @@ def is_hub_name(model: str) -> bool:
     return _NAME.fullmatch(model) is not None and not Path(model).exists()
 
 
-def _kind(history: History, model: str, four_bit: bool) -> str:
+def _kind(history: History, model: str, four_bit: bool, fp8: bool) -> str:
     """What an adapter is, and how it is read."""
     text = (
         f"It is a LoRA adapter of {adapter_of(history):,} weights beside the "
@@ -97,6 +98,11 @@ def _kind(history: History, model: str, four_bit: bool) -> str:
             " It was trained and scored beside these weights in four bits (NF4, quantised twice): "
             "load them so too, with `quantization_config`, or write both as one model with `msft "
             "merge`."
+        )
+    if fp8:
+        text += (
+            " It was trained and scored beside these weights in FP8 (e4m3, a scale for each row): "
+            "`msft merge` writes both as one model with these numbers."
         )
     return text
 

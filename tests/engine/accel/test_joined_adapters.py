@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from msft.engine.accel.fused_layers import FusedLayers
 from msft.engine.accel.joined_adapters import AdaptedWeights, adapter_groups, as_one_matrix
 from msft.engine.accel.joined_linears import Join, JoinedProjections
+from msft.engine.adapters.fp8 import Fp8Linear
 from msft.engine.adapters.lora import adapted
 from msft.engine.packing import RowLayout, layout
 from msft.recipe.recipe import AdapterOptions
@@ -78,6 +79,35 @@ def test_another_input_is_not_answered_with_what_was_made_before(four_bit: bool)
         assert torch.allclose(join.part(number, given), layer(given), atol=1e-5)
     join.part(0, given)
     assert torch.allclose(join.part(1, other), layers[1](other), atol=1e-5)
+
+
+@pytest.mark.parametrize("laid", [False, True])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_in_fp8_logits_are_the_same_and_gradients_nearly(family: str, laid: bool) -> None:
+    """A group's gradients are rounded with one scale for each token, single layers' with one each.
+    All of it is near to what weights that are not rounded compute."""
+    model, exact = adapted_model(family, fp8=True), computed(adapted_model(family))
+    held = [module for module in model.modules() if isinstance(module, Fp8Linear)]
+    assert len(held) == 14
+    alone = computed(model)
+    joined = JoinedProjections(model)
+    if laid:
+        joined.fuse_projections()
+        assert (
+            held[0].packed.untyped_storage().data_ptr()
+            == held[1].packed.untyped_storage().data_ptr()
+        )
+    with joined:
+        together = computed(model)
+    assert computed(model)[1].keys() == together[1].keys() == alone[1].keys() == exact[1].keys()
+    assert error(together[0], alone[0]) < 1e-4
+    assert max(error(together[1][n], alone[1][n]) for n in alone[1]) < 0.1
+    assert 1e-3 < error(together[0], exact[0]) < 0.1
+    assert max(error(together[1][n], exact[1][n]) for n in exact[1]) < 0.3
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
 
 
 def test_groups_are_joined_and_the_others_stand_alone() -> None:

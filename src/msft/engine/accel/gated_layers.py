@@ -25,7 +25,7 @@ from torch.nn import functional
 from msft.engine.accel.joined_adapters import (
     AdaptedWeights,
     flat,
-    frozen_matrix,
+    frozen_input_gradient,
     frozen_product,
     gradients,
     product,
@@ -112,7 +112,7 @@ def adapted_gate_grads(
     grad = flat(grad)
     back = (grad @ last_up).mul_(scales[1])
     of_last_up = (grad.t() @ inner).mul_(scales[1])
-    of_act = grad @ frozen_matrix(last, sizes[2:], sizes[0], grad)
+    of_act = frozen_input_gradient(grad, last, sizes[2:], sizes[0])
     slope, act = gate_backward(base, low, up, scales[0], of_act, back, last_down)
     of_last_down = back.t() @ act
     del act, of_act

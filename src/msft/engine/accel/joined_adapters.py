@@ -3,8 +3,9 @@
 A layer with an adapter computes x·Wᵀ + s·(x·Aᵀ)·Bᵀ. For layers that read the same x, one product is
 with the frozen weights W of all layers, one with all their A matrices, and one batched product with
 the B matrices of each size, added to the columns of its layers. Frozen weights have no gradient, so
-the backward pass needs x and x·Aᵀ only; weights in four bits are unpacked for each product. Only
-plain LoRA without dropout comes here: the other kinds run as peft has them.
+the backward pass needs x and x·Aᵀ only. Weights in four bits are unpacked for each product, those
+in FP8 are multiplied as they are. Only plain LoRA without dropout comes here: the other kinds run
+as peft has them.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from msft.engine.adapters import fp8
 from msft.engine.adapters.four_bit import PARTS, FourBitLinear, unpacked
 from msft.engine.model.folders import ADAPTER
 
@@ -24,7 +26,8 @@ SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 class Operands(NamedTuple):
     """What layers with adapters compute with.
 
-    frozen: the frozen weights as one matrix, or the parts of each packed weight.
+    frozen: the frozen weights as one matrix, in FP8 with its scales; or the parts of each weight in
+        four bits.
     down, up: all A matrices below each other, and all B matrices; downs, ups: one by one.
     sizes: the outputs of each layer.
     """
@@ -67,7 +70,19 @@ def frozen_product(
 ) -> Tensor:
     """The outputs of the same layers without their adapters."""
     bias = torch.cat(list(biases)) if biases else None
-    return functional.linear(rows, frozen_matrix(frozen, sizes, rows.shape[-1], rows), bias)
+    if frozen[0].dtype == fp8.FP8:
+        made = fp8.product(rows, *frozen)
+        return made if bias is None else made.add_(bias)
+    return functional.linear(rows, _matrix_of(frozen, sizes, rows.shape[-1], rows), bias)
+
+
+def frozen_input_gradient(
+    grad: Tensor, frozen: Sequence[Tensor], sizes: Sequence[int], width: int
+) -> Tensor:
+    """The gradient of `rows` in `frozen_product`. width: numbers of a row."""
+    if frozen[0].dtype == fp8.FP8:
+        return fp8.input_gradient(grad, *frozen)
+    return grad @ _matrix_of(frozen, sizes, width, grad)
 
 
 def gradients(
@@ -94,7 +109,7 @@ def gradients(
         )
         torch.baddbmm(low_back, part, high, beta=0, alpha=scale, out=low_back)
         torch.baddbmm(slope, part.transpose(1, 2), low, beta=0, alpha=scale, out=slope)
-    of_rows = grad @ frozen_matrix(frozen, sizes, rows.shape[-1], rows)
+    of_rows = frozen_input_gradient(grad, frozen, sizes, rows.shape[-1])
     of_rows.addmm_(back, down)
     return of_rows.view(given.shape), back.t() @ rows, of_up
 
@@ -104,9 +119,7 @@ def flat(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def frozen_matrix(
-    frozen: Sequence[Tensor], sizes: Sequence[int], width: int, like: Tensor
-) -> Tensor:
+def _matrix_of(frozen: Sequence[Tensor], sizes: Sequence[int], width: int, like: Tensor) -> Tensor:
     """The frozen weights as one matrix of `width` columns; packed ones in the dtype of `like`."""
     if frozen[0].is_floating_point():
         return frozen[0]
@@ -214,16 +227,21 @@ class AdaptedWeights:
         self._downs = [layer.lora_A[ADAPTER] for layer in layers]
         self._ups = [layer.lora_B[ADAPTER] for layer in layers]
         self.scale = float(layers[0].scaling[ADAPTER])
-        self._packed = isinstance(self._bases[0], FourBitLinear)
-        self._whole: Tensor | None = None
+        self._held = type(self._bases[0])
+        self._whole: list[Tensor] | None = None
         self._down: Tensor | None = None
         self._up: Tensor | None = None
 
     def fuse_projections(self) -> None:
         """Let the frozen weights be parts of one tensor; so the A matrices, and the B matrices."""
         self._down, self._up = in_one_tensor(self._downs), in_one_tensor(self._ups)
-        if not self._packed:
-            self._whole = in_one_tensor(self._bases)
+        if self._held is nn.Linear:
+            self._whole = [in_one_tensor(self._bases)]
+        elif self._held is fp8.Fp8Linear:
+            self._whole = self._in_fp8()
+            for name, whole in zip(("packed", "scales"), self._whole, strict=True):
+                for base, part in zip(self._bases, torch.split(whole, self.sizes), strict=True):
+                    setattr(base, name, part)
 
     def product(self, given: Tensor) -> Tensor:
         by = self.operands()
@@ -237,12 +255,14 @@ class AdaptedWeights:
         return AdaptedWeights(self.modules[number : number + 1]).product(given)
 
     def operands(self) -> Operands:
-        if self._packed:
+        if self._held is FourBitLinear:
             frozen = [part for base in self._bases for part in base.parts]
-        elif self._whole is None:
-            frozen = [torch.cat([base.weight for base in self._bases])]
+        elif self._whole is not None:
+            frozen = self._whole
+        elif self._held is fp8.Fp8Linear:
+            frozen = self._in_fp8()
         else:
-            frozen = [self._whole]
+            frozen = [torch.cat([base.weight for base in self._bases])]
         biases = [base.bias for base in self._bases if base.bias is not None]
         downs = [each.weight for each in self._downs]
         ups = [each.weight for each in self._ups]
@@ -250,6 +270,14 @@ class AdaptedWeights:
         down = torch.cat([each.detach() for each in downs]) if down is None else down
         up = torch.cat([each.detach() for each in ups]) if up is None else up
         return Operands(frozen, biases, down, up, downs, ups, self.sizes, self.scale)
+
+    def _in_fp8(self) -> list[Tensor]:
+        """The frozen weights in FP8 as one matrix, and its scales."""
+        packed, scales = zip(*(base.parts for base in self._bases), strict=True)
+        return [
+            torch.cat([part.view(torch.uint8) for part in packed]).view(fp8.FP8),
+            torch.cat(scales),
+        ]
 
 
 def in_one_tensor(layers: Sequence[Any]) -> Tensor:
@@ -281,7 +309,7 @@ def _is_plain(layer: Any) -> bool:
     if not hasattr(layer, "lora_A") or ADAPTER not in getattr(layer, "lora_A", ()):
         return False
     plain = type(layer.lora_dropout[ADAPTER]) is nn.Identity and not layer.lora_variant
-    return plain and type(layer.base_layer) in (nn.Linear, FourBitLinear)
+    return plain and type(layer.base_layer) in (nn.Linear, FourBitLinear, fp8.Fp8Linear)
 
 
 def _kind(layer: Any) -> tuple[Any, ...]:

@@ -56,7 +56,9 @@ class AdapterFiles(ModelFiles):
             "inference_mode": True,
         }
         write_text(folder / ADAPTER_CONFIG, json.dumps(config, indent=2, default=_plain) + "\n")
-        write_facts(folder, self._adapted.options.four_bit, self._adapted.in_bf16)
+        options = self._adapted.options
+        held = "load_in_4bit" if options.four_bit else "fp8" if options.fp8 else ""
+        write_facts(folder, held, self._adapted.in_bf16)
         self._adapted.loaded.tokenizer.save_pretrained(folder)
 
     def _base_beside(self, folder: Path) -> str:

@@ -4,7 +4,8 @@ A linear layer computes x·Wᵀ. LoRA (https://arxiv.org/abs/2106.09685) freezes
 of two thin matrices: x·(W + s·B·A)ᵀ, where A has r rows, B has r columns, and s is alpha/r. B is
 zero at first, so training starts at the base model. Only A and B have gradients and moments, so an
 adapter of rank 8 on Llama 8B trains 21 million weights instead of 8 billion. With DoRA the rows of
-W + s·B·A also get trained lengths; with `load_in_4bit` W is held in four bits (`four_bit.py`).
+W + s·B·A also get trained lengths; with `load_in_4bit` W is held in four bits (`four_bit.py`), with
+`fp8` in FP8 (`fp8.py`).
 
 peft does all of this in 66,000 lines for more than forty kinds of adapters. Here it gives what
 others must agree on: which layers are meant, names of tensors, first values, and the config file.
@@ -22,11 +23,13 @@ write. Where memory does not hold the twin (`merged_bytes`), evaluation goes thr
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from msft.engine.adapters import fp8
 from msft.engine.adapters.four_bit import FourBitLinear
 from msft.engine.kernels import Layers, layers_of
 from msft.engine.memory import merged_bytes
@@ -37,6 +40,7 @@ from msft.errors import RecipeError
 from msft.ranks import ALONE, Ranks, least
 from msft.recipe.recipe import AdapterOptions
 
+PackedLinear = FourBitLinear | fp8.Fp8Linear
 PREFIX = "base_model.model."
 """The prefix of peft's names of tensors."""
 _KEY = ("lora_target_modules",)
@@ -72,7 +76,7 @@ class Adapted:
     evaluated: LoadedModel
     trained: dict[str, nn.Parameter]
     layers: list[AdaptedLayer]
-    frozen: list[tuple[FourBitLinear, Any]]
+    frozen: list[tuple[PackedLinear, Any]]
     config: Any
     options: AdapterOptions
     shape: ModelShape
@@ -127,7 +131,12 @@ def adapted(
             parameter.requires_grad_()
             trained[f"{PREFIX}{layer.name}.{name}"] = parameter
     dtype = torch.bfloat16 if bf16 else torch.float32
-    packed = _packed_layers(model, twin, layers, device, dtype) if options.four_bit else []
+    packed: list[tuple[PackedLinear, Any]] = []
+    if options.four_bit or options.fp8:
+        kind: Any = FourBitLinear if options.four_bit else fp8.Fp8Linear
+        fits = fp8.fits if options.fp8 else lambda layer: True
+        pack = partial(kind, device=device, dtype=dtype)
+        packed = _packed_layers(model, twin, layers, pack, fits)
     for parameter in model.parameters():
         if not parameter.requires_grad:
             parameter.data = parameter.data.to(device=device, dtype=dtype)
@@ -154,30 +163,34 @@ def _own_parameters(module: Any) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _packed_layers(
-    model: Any, twin: Any, layers: list[AdaptedLayer], device: torch.device, dtype: torch.dtype
-) -> list[tuple[FourBitLinear, Any]]:
-    """Pack every linear layer but the head. The packed layers without an adapter, with their
-    twins."""
+    model: Any,
+    twin: Any,
+    layers: list[AdaptedLayer],
+    pack: Callable[[nn.Linear], PackedLinear],
+    fits: Callable[[nn.Linear], bool],
+) -> list[tuple[PackedLinear, Any]]:
+    """Pack every linear layer but the head, where it fits. The packed layers without an adapter,
+    with their twins."""
     adapted_names = {layer.name for layer in layers}
     output = model.get_output_embeddings()
     head = next((name for name, each in model.named_modules() if each is output), None)
     alone = []
     for name, module in list(twin.named_modules()):
-        if type(module) is not nn.Linear or name == head:
+        if type(module) is not nn.Linear or name == head or not fits(module):
             continue
         owner, _, own = name.rpartition(".")
         if name in adapted_names:
             parent, own = model.get_submodule(name), "base_layer"
         else:
             parent = model.get_submodule(owner)
-        made = FourBitLinear(getattr(parent, own), device, dtype)
+        made = pack(getattr(parent, own))
         setattr(parent, own, made)
         if name not in adapted_names:
             alone.append((made, module))
         elif hasattr(parent, "lora_magnitude_vector") and ADAPTER in parent.lora_magnitude_vector:
             magnitude = parent.lora_magnitude_vector[ADAPTER].weight
             magnitude.data = torch.linalg.norm(made.weight.float(), dim=1)
-        module.weight = nn.Parameter(torch.empty(0, device=device, dtype=dtype), False)
+        module.weight = nn.Parameter(module.weight.new_empty(0, dtype=made.dtype), False)
     return alone
 
 

@@ -478,12 +478,13 @@ def refuse_other_base(folder: Path) -> None:
         )
 
 
-def write_facts(folder: Path, four_bit: bool = False, bf16: bool = False) -> None:
+def write_facts(folder: Path, held: str = "", bf16: bool = False) -> None:
     """What an adapter's config, which is there, does not say: the digests of it and of its base.
 
-    four_bit: the base was held in four bits. bf16: they were packed from bf16, not from fp32.
+    held: the key of the recipe by which the base's weights were rounded: load_in_4bit or fp8.
+    bf16: they were rounded from bf16, not from fp32.
     """
-    facts: dict[str, Any] = {"load_in_4bit": True, "bf16": bf16} if four_bit else {}
+    facts: dict[str, Any] = {held: True, "bf16": bf16} if held else {}
     facts["config_sha256"] = config_digest((folder / ADAPTER_CONFIG).read_bytes())
     with suppress(RecipeError, OSError):  # of a Trainer: a base that is in no file
         facts["base"] = {

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from msft import threads
+from msft.engine.adapters import fp8
 from msft.engine.adapters.four_bit import packed, unpacked
 from msft.engine.model.folders import (
     CONFIG,
@@ -355,8 +356,8 @@ def with_adapter(model: Any, folder: Path) -> Any:
     refuse_broken_adapter(folder)
     peft = import_peft()
     facts = adapter_facts(folder)
-    if "load_in_4bit" in facts:
-        _round_to_four_bits(model, bool(facts.get("bf16")))
+    if "load_in_4bit" in facts or "fp8" in facts:
+        _round_as_trained(model, bool(facts.get("bf16")), in_fp8="fp8" in facts)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*missing adapter keys", UserWarning)
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by old names
@@ -373,8 +374,9 @@ def with_adapter(model: Any, folder: Path) -> Any:
     return merged
 
 
-def _round_to_four_bits(model: Any, bf16: bool) -> None:
-    """Let the base have the numbers that the adapter was trained with: packed and unpacked again.
+def _round_as_trained(model: Any, bf16: bool, in_fp8: bool) -> None:
+    """Let the base have the numbers that the adapter was trained with: packed in four bits, or in
+    FP8, and unpacked again.
 
     bf16: the weights were packed from bf16, and unpacked into bf16.
     """
@@ -382,4 +384,8 @@ def _round_to_four_bits(model: Any, bf16: bool) -> None:
     for module in model.modules():
         if type(module) is nn.Linear and module is not head:
             weight = module.weight.data.to(torch.bfloat16 if bf16 else module.weight.dtype)
-            module.weight.data.copy_(unpacked(packed(weight), torch.empty_like(weight)))
+            if not in_fp8:
+                weight = unpacked(packed(weight), torch.empty_like(weight))
+            elif fp8.fits(module):
+                weight = fp8.widened(*fp8.rounded(weight), weight.dtype)
+            module.weight.data.copy_(weight)

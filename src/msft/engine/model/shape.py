@@ -21,7 +21,7 @@ class ModelShape:
     keys: numbers in a token's keys and values, over all layers; 0 without attention.
     linears: name, inputs and outputs of every linear layer but the head.
     head: the same of the head. tied: the head's weight is that of the embeddings.
-    packs: whether four bits can hold the linear layers.
+    packs: whether four bits, or FP8, can hold the linear layers.
     assumed: the names of layers are those of most models, since a .gguf has other names.
     published: bytes of a weight in the files of the model.
     in_memory: whether these files have only weights, by the names that they have in memory.
@@ -64,16 +64,16 @@ class ModelShape:
         ]
 
     def packed_weights(self) -> int:
-        """Weights that four bits can hold."""
+        """Weights that four bits, or FP8, can hold."""
         return sum(given * made for _, given, made in self.linears)
 
     def refuse_adapter(self, options: AdapterOptions) -> None:
         """RecipeError where a named layer is not there, is no linear layer, or shares its weight;
-        or where four bits are asked for, which can hold no layer."""
-        if options.four_bit and not self.packs:
+        or where four bits or FP8 are asked for, which can hold no layer."""
+        if (options.four_bit or options.fp8) and not self.packs:
+            key = "load_in_4bit" if options.four_bit else "fp8"
             raise RecipeError(
-                "load_in_4bit is true, but this model has no plain linear layers; leave it out",
-                ("load_in_4bit",),
+                f"{key} is true, but this model has no plain linear layers; leave it out", (key,)
             )
         key = "lora_target_modules"
         for target in () if self.assumed else options.targets or ():

@@ -1,0 +1,148 @@
+"""Frozen weights in FP8: products with them take the GPU's FP8 units, at twice the rate of bf16.
+
+A number in FP8 has eight bits: e4m3 has four for the exponent and three for the fraction, so it
+reaches 448 and keeps a relative error of at most 1/16. What is larger or much smaller needs a
+scale. Here every row of a matrix has its own scale, amax/448, so one outlier spoils one row only:
+
+    weights      rounded once, a scale for each output            W  ≈ W8 · s
+    forward      x rounded row by row, a scale for each token     y  = (x8 · W8ᵀ) ∘ (sx ⊗ s)
+    backward     the gradient takes s, then is rounded likewise   dx = ((dy ∘ s)8 · W8) ∘ sg
+
+The products add up in fp32 and give bf16. The GPU multiplies a row-major matrix with a column-major
+one, so the backward pass turns W8, a pass over one byte a weight; a second copy would cost as much
+memory as bf16 does. Gradients are rounded to e4m3, too, not to e5m2: with a scale for each token
+the range of e4m3 is enough, and its error is 0.038 instead of 0.059 (docs/results/scale.md).
+
+An adapter's own products stay in bf16, and its weights in fp32. Evaluation and `msft merge` use the
+rounded weights, which are those that the adapter was trained beside.
+
+torchao and Transformer Engine train all weights in FP8, with modules, dispatch tensors and delayed
+scales. Frozen weights need none of that: three functions and a module are enough.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from msft.engine.kernels import short_rows
+
+FP8 = torch.float8_e4m3fn
+LARGEST = torch.finfo(FP8).max
+SMALLEST = 1e-12
+"""The least amax: a row of zeros has a scale, too."""
+MULTIPLE = 16
+"""Inputs and outputs of a layer are multiples of it, as the GPU's product asks; others stay as
+they are."""
+
+
+def fp8_fault(device: torch.device) -> str | None:
+    """Why a device cannot train beside FP8; None where it can."""
+    if device.type != "cuda":
+        return "FP8 needs an NVIDIA GPU that computes in it (Ada, Hopper or newer)"
+    try:
+        one = torch.zeros(MULTIPLE, MULTIPLE, device=device, dtype=torch.bfloat16)
+        product(one, *rounded(one))
+    except RuntimeError as error:
+        name, reason = torch.cuda.get_device_name(device), str(error).strip().split("\n")[0]
+        return f"{name} does not compute in FP8 ({reason[:200]})"
+    return None
+
+
+def fits(layer: nn.Linear) -> bool:
+    """Whether the sizes of a layer suit the GPU's product."""
+    return layer.in_features % MULTIPLE == 0 and layer.out_features % MULTIPLE == 0
+
+
+def rounded(matrix: Tensor, by: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """A matrix in FP8 and the scale of each row. by: factors of its columns, put in before."""
+    if matrix.is_cuda and (kernels := _kernels()) is not None:
+        return kernels.rounded(matrix, by, LARGEST, SMALLEST)  # type: ignore[no-any-return]
+    numbers = matrix.float() if by is None else matrix.float() * by
+    scales = numbers.abs().amax(dim=1, keepdim=True).clamp(min=SMALLEST) / LARGEST
+    return (numbers / scales).to(FP8), scales[:, 0]
+
+
+def widened(weight: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers of a rounded weight."""
+    return (weight.float() * scales[:, None]).to(dtype)
+
+
+def product(rows: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """rows · Wᵀ, for a rounded W."""
+    given, own = rounded(rows)
+    return _multiplied(given, weight.t(), own, scales, rows.dtype)
+
+
+def input_gradient(grad: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """grad · W, for a rounded W: the gradient of `rows` in `product`."""
+    given, own = rounded(grad, scales)
+    turned = _turned(weight)
+    return _multiplied(given, turned.t(), own, scales.new_ones(len(turned)), grad.dtype)
+
+
+def _multiplied(left: Tensor, right: Tensor, rows: Tensor, columns: Tensor, dtype: Any) -> Tensor:
+    """left · right, each of its rows and columns times a scale."""
+    scales = {"scale_a": rows[:, None], "scale_b": columns[None]}
+    return torch._scaled_mm(left, right, **scales, out_dtype=dtype, use_fast_accum=True)
+
+
+def _turned(weight: Tensor) -> Tensor:
+    """A matrix whose rows are the columns of another one."""
+    if weight.is_cuda and (kernels := _kernels()) is not None:
+        return kernels.turned(weight)  # type: ignore[no-any-return]
+    return weight.t().contiguous()
+
+
+@cache
+def _kernels() -> Any:
+    """The module `accel/fp8_kernels.py`, where Triton can make its kernels."""
+    if short_rows().item is None:
+        return None
+    from msft.engine.accel import fp8_kernels
+
+    return fp8_kernels
+
+
+class _FrozenProduct(torch.autograd.Function):
+    """`product`, with `input_gradient` as its gradient; the weight has none."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+        ctx.save_for_backward(weight, scales)
+        made = product(given.reshape(-1, given.shape[-1]), weight, scales)
+        return made.view(*given.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        weight, scales = ctx.saved_tensors
+        grad = grads[0].reshape(-1, len(weight))
+        made = input_gradient(grad, weight, scales)
+        return made.view(*grads[0].shape[:-1], weight.shape[1]), None, None
+
+
+class Fp8Linear(nn.Module):
+    """A linear layer whose weight is rounded to FP8 and frozen."""
+
+    def __init__(self, layer: nn.Linear, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.dtype = dtype
+        packed, scales = rounded(layer.weight.data.to(device=device, dtype=dtype))
+        self.register_buffer("packed", packed, persistent=False)
+        self.register_buffer("scales", scales, persistent=False)
+        self.bias = layer.bias
+
+    @property
+    def parts(self) -> list[Tensor]:
+        return [self.packed, self.scales]  # type: ignore[list-item]
+
+    @property
+    def weight(self) -> Tensor:
+        """The numbers that it computes with."""
+        return widened(*self.parts, self.dtype)
+
+    def forward(self, given: Tensor) -> Tensor:
+        made: Tensor = _FrozenProduct.apply(given, *self.parts)  # type: ignore[no-untyped-call]
+        return made if self.bias is None else made + self.bias
