@@ -7,14 +7,15 @@ of ten tasks where --data has them, else rows that are made up. Same rows, same 
 64 rows, real tokens per second. Adapters: r 16, alpha 32, every linear layer, no dropout, in bf16.
 `GB` is the most that training holds, counted from when the model is there.
 
---only   cases whose names contain one of these: full lora fp8 qlora trl "trl 4-bit" 135M 3B 8B small
+--only   cases whose names contain one of these: full lora fp8 qlora trl "trl 4-bit" 135M 3B small
 --peers  folder of unpacked wheels (trl, datasets, liger-kernel …) behind what is installed
 --small  tokens of a micro-batch of the `small` cases (memory targets: 35 GB and 20 GB at 8B)
 --profile  prints where the time of a step of ours goes, kernel by kernel
 
-Cases: `full` at 135M; `lora` at each size, with the memory that is there; `fp8` at 8B, beside frozen
-weights in FP8; `lora small`, `fp8 small` and `qlora small` at 8B, in micro-batches; `trl` at each size, padding-free and packed, with Liger if it is
-there, and `trl 4-bit` at 8B: the same on a base in NF4. QLoRA and 4-bit need bitsandbytes.
+Cases: `full` at 135M; `lora` at each size, with the memory that is there; `fp8` at 8B, beside
+frozen weights in FP8; `lora small`, `fp8 small` and `qlora small` at 8B, in micro-batches; `trl` at
+each size, padding-free and packed, with Liger if it is there, and `trl 4-bit` at 8B: the same on a
+base in NF4. QLoRA and 4-bit need bitsandbytes.
 """
 
 import importlib.util

@@ -167,6 +167,8 @@ def test_other_keys_are_another_run(run: Path, capsys: pytest.CaptureFixture[str
         assert said in " ".join(capsys.readouterr().err.split())
     plain = recipe_of(run, method="sft")
     assert "use_peft" not in dict(training_keys(plain))
+    assert "fp8" not in dict(training_keys(recipe_of(run, method="sft", **LORA)))
+    assert ("fp8", True) in training_keys(recipe_of(run, method="sft", fp8=True, **LORA))
     one, other = (
         dict(training_keys(recipe_of(run, method="sft", **{**LORA, "lora_r": rank})))
         for rank in (4, 8)

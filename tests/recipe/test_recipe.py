@@ -83,6 +83,7 @@ def test_defaults_are_the_contracts() -> None:
         "lora_dropout": 0.0,
         "lora_target_modules": "all-linear",
         "load_in_4bit": False,
+        "fp8": False,
         "use_dora": False,
         "use_rslora": False,
         "merge_adapter": False,

@@ -58,6 +58,19 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("rank", key("lora_rank: 8"), 4, ("unknown key 'lora_rank'; write lora_r",)),
     ("rank alone", key("lora_r: 8"), 4, ("lora_r is 8", "add use_peft: true", "leave lora_r out")),
     ("quantised", key("load_in_4bit: true"), 4, ("load_in_4bit is True", "add use_peft: true")),
+    ("FP8", key("fp8: true"), 4, ("fp8 is True, but FP8 is for frozen", "add use_peft: true")),
+    (
+        "FP8 and four bits",
+        key("use_peft: true\nfp8: true\nload_in_4bit: true"),
+        5,
+        ("fp8 is true and load_in_4bit is True", "leave one of them out"),
+    ),
+    (
+        "FP8 and fp32",
+        key("use_peft: true\nfp8: true\nbf16: false"),
+        5,
+        ("fp8 is true and bf16 is False", "products in FP8 give bf16"),
+    ),
     ("merged", key("merge_adapter: true"), 4, ("merge_adapter is True", "add use_peft: true")),
     ("no rank", key("use_peft: true\nlora_r: 0"), 5, ("lora_r is 0; expected 1 to 4096",)),
     (
