@@ -5,6 +5,7 @@ import json
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from shutil import copytree
@@ -21,6 +22,7 @@ from msft.app.merge import trusts_remote_code
 from msft.cli import main
 from msft.engine.model.folders import import_peft
 from msft.engine.model.tokenizers import load_tokenizer
+from msft.errors import RecipeError
 from msft.run.folder import RunFolder, read_history
 from msft.training import training_keys
 
@@ -109,6 +111,30 @@ def test_eval_and_merge_give_the_scores_of_the_run(
     told = json.loads((run / "run" / "environment.json").read_text())
     assert told[0]["peft"] == version("peft")
     assert "bitsandbytes" not in told[0], "only four bits need it"
+
+
+def test_a_run_beside_fp8_is_read_and_merged_as_it_was_scored(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU is refused, since it computes FP8 in software; here it may."""
+    recipe = recipe_of(run, method="sft", fp8=True, **LORA)
+    with pytest.raises(RecipeError, match="fp8 is true, but FP8 needs an NVIDIA GPU"):
+        msft.train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr("msft.engine.adapters.fp8.fp8_fault", lambda device: None)
+    result = msft.train(recipe, tmp_path / "run")
+    msft.train(replace(recipe, fp8=False), tmp_path / "plain")
+    (one, rows), (other, _) = (
+        read_history(tmp_path / each).stages[0].points[-1].loss for each in ("run", "plain")
+    )
+    assert 0 < abs(one - other) / rows < 0.1
+    expected = result.summary["best"]["test"]["datasets"]
+    assert json.loads((result.best / "msft_adapter.json").read_text())["fp8"] is True
+    assert "in FP8 (e4m3, " in (result.best / "README.md").read_text()
+    assert scores_of(run, result.best, capsys) == pytest.approx(expected)
+    assert main(["merge", str(tmp_path / "run"), "--out", str(tmp_path / "merged")]) == 0
+    capsys.readouterr()
+    assert scores_of(run, tmp_path / "merged", capsys) == pytest.approx(expected)
 
 
 def test_adapters_print_nothing_of_kernels_that_they_do_not_use(
