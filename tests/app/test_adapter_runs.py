@@ -128,6 +128,7 @@ def test_a_run_beside_fp8_is_read_and_merged_as_it_was_scored(
         read_history(tmp_path / each).stages[0].points[-1].loss for each in ("run", "plain")
     )
     assert 0 < abs(one - other) / rows < 0.1
+    capsys.readouterr()
     expected = result.summary["best"]["test"]["datasets"]
     assert json.loads((result.best / "msft_adapter.json").read_text())["fp8"] is True
     assert "in FP8 (e4m3, " in (result.best / "README.md").read_text()
