@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.decode.decoder import Decoder
-from msft.engine.kernels import NO_LABEL, answer_losses
+from msft.engine.kernels import NO_LABEL, answer_losses, cause_of
 from msft.engine.model.loading import LoadedModel
 from msft.engine.packing import NAME as ATTENTION
 from msft.engine.packing import RowLayout, TrainingRow, logits_of, packed
@@ -79,26 +79,17 @@ def leak_of(model: Any, half: bool = False, longest: int | None = None) -> str |
     def trial(lengths: Sequence[int]) -> str | None:
         return _packed_leak(model, rounding, lengths) or _decoding_leak(model, rounding, lengths)
 
-    try:
-        with torch.no_grad():
-            return _beyond_windows(model, trial, longest)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # a model that knows no packed rows fails in its own way
-        return f"it cannot run packed rows ({_reason(error)})"
+    return _tried("it cannot run packed rows", lambda: _beyond_windows(model, trial, longest))
 
 
 def padding_leak(loaded: LoadedModel, longest: int | None = None) -> str | None:
     """Why rows of a padded batch are not what they are alone, in words; None: they are."""
-    model = loaded.model
-    model.eval()
-    try:
-        with torch.no_grad():
-            return _beyond_windows(model, lambda lengths: _padded_leak(loaded, lengths), longest)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        return f"it cannot run padded rows ({_reason(error)})"
+    model = loaded.model.eval()
+
+    def trial(lengths: Sequence[int]) -> str | None:
+        return _padded_leak(loaded, lengths)
+
+    return _tried("it cannot run padded rows", lambda: _beyond_windows(model, trial, longest))
 
 
 def fault_of(model: Any, longest: int | None = None) -> str | None:
@@ -107,16 +98,24 @@ def fault_of(model: Any, longest: int | None = None) -> str | None:
     def trial(lengths: Sequence[int]) -> str | None:
         return "its tokens see those that come after them" if sees_ahead(model) else None
 
-    try:
-        device = model.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    def trained() -> str | None:
+        with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
             _early_gradient(model.train())
         model.eval()
         return _beyond_windows(model, trial, longest)
+
+    return _tried(f"it cannot train a row of {LENGTHS[0]} tokens", trained)
+
+
+def _tried(failure: str, work: Callable[[], str | None]) -> str | None:
+    """What `work` finds, or how it fails: each model has its own way to fail."""
+    try:
+        with torch.no_grad():
+            return work()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        return f"it cannot train a row of {LENGTHS[0]} tokens ({_reason(error)})"
+        return f"{failure} ({cause_of(error)})"
 
 
 def sees_ahead(model: Any) -> bool:
@@ -159,7 +158,7 @@ def _beyond_windows(model: Any, trial: Trial, longest: int | None) -> str | None
 
 
 def _own_losses(model: Any) -> list[float]:
-    """Of rows that are alone, with attention and mask as transformers has them."""
+    """Losses of rows that are alone, with attention and mask as transformers has them."""
     ours = model.config._attn_implementation
     if ours == ATTENTION:
         model.set_attn_implementation("eager")
@@ -308,10 +307,6 @@ def _with_other(model: Any, rows: Sequence[Encoded], changed: int) -> list[Encod
 def _token(model: Any, number: int) -> int:
     vocabulary: int = model.get_input_embeddings().num_embeddings
     return 2 + number % (vocabulary - 2)
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0][:200]
 
 
 def _near(one: float, other: float, share: float) -> bool:

@@ -213,7 +213,7 @@ def update_of(*tensors: Any) -> Any:
 
 def machine_paths() -> Paths:
     """The paths of a long run here: a small model in bf16 on CUDA, rows short, nothing odd."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_here()
     if device.type != "cuda":
         plain = ("sdpa", "eager", "plain", "torch", "plain")
         return Paths.of(*(KernelChoice(path, NO_CUDA) for path in plain))

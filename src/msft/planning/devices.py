@@ -73,38 +73,30 @@ H200 = Device("H200", 141e9, 989e12, 0.4, 8, 300e9, 40e9, 2e12)
 class Job:
     """A run, as far as its cost on devices depends on it.
 
-    trained: weights that are; frozen: others, beside an adapter, of `frozen_bytes` each.
-    steps, train_tokens, evaluations, evaluation_tokens: of the whole run.
+    demand: of training on one such device.
+    steps, train_tokens, evaluation_tokens: of the whole run.
     batch_tokens, longest: tokens of a batch, and of the longest row.
     checkpoints: bytes of one, and how many are needed at a time.
     """
 
     shape: ModelShape
     demand: Demand
-    trained: int
-    frozen: int
     steps: int
     train_tokens: int
-    evaluations: int
     evaluation_tokens: int
     batch_tokens: int
     longest: int
     checkpoints: Checkpoints
-    frozen_bytes: float = BF16
 
     @property
-    def weights(self) -> int:
-        return self.trained + self.frozen
+    def trained(self) -> int:
+        """Weights that are trained."""
+        return self.demand.trainable_parameters(self.shape)
 
     @property
-    def scored(self) -> int:
-        """Weights of the model that is scored; an adapter is merged into it."""
-        return self.frozen or self.trained
-
-    @property
-    def working(self) -> float:
-        """Bytes of all weights as they are computed with."""
-        return BF16 * self.trained + self.frozen_bytes * self.frozen
+    def frozen(self) -> int:
+        """Weights beside an adapter."""
+        return 0 if self.demand.trained is None else self.shape.parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +154,7 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
     together = max if sharding == "full" else lambda *parts: sum(parts)
     training = together(computing / world, sending)
     each = job.checkpoints.each / world
-    evaluating = 2 * job.scored * job.evaluation_tokens / device.speed / world
+    evaluating = 2 * job.shape.parameters * job.evaluation_tokens / device.speed / world
     back = each / device.copying + device.gather(BF16 * job.trained, world)
     return Cost(
         sharding=sharding,
@@ -190,14 +182,15 @@ def _held(job: Job, world: int, sharding: Sharding) -> tuple[float, float]:
     """Bytes of a rank: what is there whole, and what is its own share."""
     moments = MOMENTS if not job.demand.half_moments else MOMENTS / 2
     own = job.trained * (FP32 + moments) / world
+    working = BF16 * job.trained + job.demand.frozen
     if sharding == "optimizer":
-        return job.working + BF16 * job.trained, own
-    return job.working + uncut_bytes(job.shape, BF16), own + FP32 * job.trained / world
+        return working + BF16 * job.trained, own
+    return working + uncut_bytes(job.shape, BF16), own + FP32 * job.trained / world
 
 
 def _flops(job: Job, tokens: int, recomputed: bool) -> float:
     """6 for each trained weight and token, 4 for each frozen one, 2 more where it is recomputed."""
-    again = 2 * job.weights if recomputed else 0
+    again = 2 * (job.trained + job.frozen) if recomputed else 0
     return tokens * (6 * job.trained + 4 * job.frozen + again)
 
 

@@ -15,6 +15,7 @@ import torch
 
 from msft.data.corpus import Corpus, later_epochs
 from msft.data.splits import question_of
+from msft.engine.kernels import device_here
 from msft.engine.memory import (
     Demand,
     EvaluationSizes,
@@ -85,8 +86,8 @@ def loaded(recipe: Recipe) -> tuple[Any, Corpus, ModelShape]:
 
 
 def room_here() -> FreeMemory:
-    """What this machine has where it would train."""
-    return room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    """The free memory of this machine where it would train."""
+    return room_of(device_here())
 
 
 def forecast_of(
@@ -99,7 +100,7 @@ def forecast_of(
     seconds: float,
     devices: int | None = None,
 ) -> dict[str, Any]:
-    """The same of what is loaded already, on a machine with this room."""
+    """As `forecast`, of rows that are loaded already and a machine with this much free memory."""
     evaluations = evaluations_of(recipe, corpus, tokenizer, room)
     tokens = {place: size.tokens for place, size in evaluations.items()}
     counted_methods = cases_of(recipe, corpus, tokens)
@@ -197,19 +198,13 @@ def _devices(
             f"--devices is {world}, but the adapter has {counted(len(tensors), 'tensor')}, and "
             "each device needs one; name fewer devices, or more lora_target_modules"
         )
-    on_gpus = demand_on_gpus(recipe, corpus, shape)
-    four_bit = adapter is not None and adapter.four_bit
     links, width = exported(recipe, shape)  # the parts that several wrote are written as one
     models = models_beside(recipe, shape.parameters, links and world == 1, width)
     job = Job(
         shape=shape,
-        demand=on_gpus,
-        trained=on_gpus.trainable_parameters(shape),
-        frozen=0 if adapter is None else shape.parameters,
-        frozen_bytes=frozen_bytes(shape, bf16=True, four_bit=four_bit) / shape.parameters,
+        demand=demand_on_gpus(recipe, corpus, shape),
         steps=max(1, worst.steps),
         train_tokens=worst.tokens.train,
-        evaluations=worst.evaluations,
         evaluation_tokens=worst.tokens.evaluation,
         batch_tokens=worst.largest_batch,
         longest=max(max(_lengths(corpus, name)) for name in corpus.datasets),
@@ -221,7 +216,9 @@ def _devices(
 def demand_on_gpus(recipe: Recipe, corpus: Corpus, shape: ModelShape) -> Demand:
     """How the recipe would train on an assumed GPU."""
     found = demand_of(recipe, corpus, torch.device("cuda"), shape, round(H200.memory))
-    return replace(found, fused=False, lean=True, bf16=True)
+    adapter = recipe.adapter
+    frozen = 0 if adapter is None else frozen_bytes(shape, bf16=True, four_bit=adapter.four_bit)
+    return replace(found, fused=False, lean=True, bf16=True, frozen=frozen)
 
 
 def calibration_of(
