@@ -16,6 +16,7 @@ from rank_processes import Running
 from torch import Tensor
 
 from msft.engine import ranks as ranks_of_torch
+from msft.engine import sharding
 from msft.engine.accel.joined_linears import JoinedProjections
 from msft.engine.fast import FastEngine
 from msft.engine.kernels import KernelChoice, answer_losses
@@ -54,7 +55,7 @@ class Joined(JoinedProjections):
 def left_by(ranks: Ranks, together: int, **how: Any) -> list[Any]:
     """Losses of some steps, of a trial step and of rows that are watched; digests of weights."""
     if ranks.world > 1:  # a process of its own
-        vars(ranks_of_torch)["SLICED_TOGETHER"] = together
+        vars(sharding)["SLICED_TOGETHER"] = together
     torch.manual_seed(0)
     model = model_of("qwen2")
     settings = TrainingSettings(

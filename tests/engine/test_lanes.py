@@ -232,7 +232,7 @@ def test_each_lane_is_evaluated_by_itself() -> None:
             asked.append([row.tokens for row in rows])
             return lambda: Likelihoods([float(sum(row.tokens)) for row in rows], len(rows))
 
-    predictor = LanePredictor(Recording(), 3, ALONE, None)
+    predictor = LanePredictor(Recording(), 3, ALONE, lambda: None)
     prompts = [(number,) for number in range(5)]
     said = predictor.generate(prompts, [1] * 5, lambda row, tokens, known: row, [0] * 5)
     assert asked == [[0, 3], [1, 4], [2]]
