@@ -131,13 +131,7 @@ class LanePredictor:
                 [groups[n] for n in numbers],
             )
             found.append((numbers, said.rows, said.tokens))
-        rows: dict[int, list[int]] = {}
-        tokens = 0
-        for part in self._ranks.gather("answers", found):
-            for numbers, texts, took in part:
-                rows |= dict(zip(numbers, texts, strict=True))
-                tokens += took
-        return Generated([rows[n] for n in range(len(prompts))], tokens)
+        return Generated(*self._gathered("answers", found, len(prompts)))
 
     def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
         self._refresh()
@@ -149,15 +143,24 @@ class LanePredictor:
         def gathered() -> Likelihoods:
             known = [(numbers, measured()) for numbers, measured in asked]
             found = [(numbers, part.rows, part.tokens) for numbers, part in known]
-            sums: dict[int, float] = {}
-            tokens = 0
-            for part in self._ranks.gather("likelihoods", found):
-                for numbers, losses, took in part:
-                    sums |= dict(zip(numbers, losses, strict=True))
-                    tokens += took
-            return Likelihoods([sums[n] for n in range(len(rows))], tokens)
+            return Likelihoods(*self._gathered("likelihoods", found, len(rows)))
 
         return gathered
+
+    def _gathered(
+        self, meeting: str, found: Sequence[tuple[list[int], list[Item], int]], count: int
+    ) -> tuple[list[Item], int]:
+        """What all ranks have found of each row, in the rows' order; and the sum of tokens.
+
+        found: of each lane of this rank its rows' numbers, what was found, and tokens.
+        """
+        rows: dict[int, Item] = {}
+        tokens = 0
+        for part in self._ranks.gather(meeting, found):
+            for numbers, each, took in part:
+                rows |= dict(zip(numbers, each, strict=True))
+                tokens += took
+        return [rows[n] for n in range(count)], tokens
 
     def _mine(self, unit: Sequence[int]) -> list[list[int]]:
         """The rows of each lane of this process that has any."""

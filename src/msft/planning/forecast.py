@@ -106,8 +106,7 @@ def forecast_of(
     counted_methods = cases_of(recipe, corpus, tokens)
     own = counted_methods.cases.get(recipe.method)
     worst = own.worst if own else None
-    load = (worst.largest_batch, _points(worst, recipe, corpus)) if worst else None
-    needs = needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations, load)
+    needs = _needs(recipe, corpus, shape, room, evaluations, worst)
     adapter = recipe.adapter
     trained = 0 if adapter is None else shape.adapter_weights(adapter)
     program = used_memory() if room.kind == "cpu" else 0
@@ -171,8 +170,21 @@ def _audited(recipe: Recipe, corpus: Corpus, tokenizer: Any, stems: bool) -> Cas
         return None
 
 
-def _points(case: Case, recipe: Recipe, corpus: Corpus) -> int:
-    return case.points(recipe.evals_per_epoch, len(corpus.datasets))
+def _needs(
+    recipe: Recipe,
+    corpus: Corpus,
+    shape: ModelShape,
+    room: FreeMemory,
+    evaluations: EvaluationSizes,
+    worst: Case | None = None,
+    demand: Demand | None = None,
+) -> Needs:
+    """What the recipe's dearest run needs; worst: that run, where it was counted."""
+    load = None
+    if worst is not None:
+        points = worst.points(recipe.evals_per_epoch, len(corpus.datasets))
+        load = worst.largest_batch, points
+    return needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations, load, demand)
 
 
 def _devices(
@@ -412,7 +424,7 @@ def _group(recipe: Recipe, seconds: float) -> _Group:
     tokenizer, corpus, shape = loaded(recipe)
     room = room_here()
     evaluations = evaluations_of(recipe, corpus, tokenizer, room)
-    needs = needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations)
+    needs = _needs(recipe, corpus, shape, room, evaluations)
     speed, why = calibration_of(recipe, corpus, needs, seconds)
     return _Group(corpus, shape, evaluations, speed, why)
 
@@ -427,9 +439,7 @@ def _cost(recipe: Recipe, group: _Group) -> _Cost | str:
     if room.kind != "cuda":
         room = FreeMemory("cuda", round(USABLE * H200.memory), round(H200.memory), room.host)
         demand = demand_on_gpus(recipe, group.corpus, shape)
-    worst = (cases.worst.largest_batch, _points(cases.worst, recipe, group.corpus))
-    load = (room, group.evaluations, worst, demand)
-    needs = needs_of(recipe, group.corpus, recipe.prepared, shape, *load)
+    needs = _needs(recipe, group.corpus, shape, room, group.evaluations, cases.worst, demand)
     adapter = recipe.adapter
     weights = 0 if adapter is None else shape.adapter_weights(adapter)
     least, peak = needs.memory.least, needs.memory.peak
