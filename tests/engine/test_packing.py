@@ -4,21 +4,17 @@ from typing import Any
 
 import pytest
 import torch
+from engines import fast, settings_of
 from families import FAMILIES, loaded, model_of, rows_of
 from torch.nn import functional
 
 from msft.engine.decode.decoder import batches
 from msft.engine.fast import FastEngine
-from msft.engine.optimizer import TrainingSettings
-from msft.engine.packing import RowLayout, TrainingRow, layout, packed
+from msft.engine.packing import RowLayout, TrainingRow, logits_of, packed
 from msft.example import Encoded
 from msft.search.feeds import Batch
 
 CPU = torch.device("cpu")
-
-
-def engine_of(model: Any, rows: list[Encoded], **settings: Any) -> FastEngine:
-    return FastEngine(loaded(model), {"a": rows}, TrainingSettings(**settings))
 
 
 def step_of(engine: FastEngine, count: int) -> tuple[list[float], dict[str, Any]]:
@@ -50,7 +46,9 @@ def gradients_one_at_a_time(model: Any, rows: list[Encoded]) -> tuple[list[float
 def test_packed_loss_and_every_gradient_equal_the_one_row_at_a_time_sum(family: str) -> None:
     rows = rows_of(16)
     model = model_of(family)
-    losses, ours = step_of(engine_of(model, rows, learning_rate=0.0), len(rows))
+    losses, ours = step_of(
+        FastEngine(loaded(model), {"a": rows}, settings_of(learning_rate=0.0)), len(rows)
+    )
     expected, gradients = gradients_one_at_a_time(model, rows)
     assert losses == pytest.approx(expected, rel=1e-5, abs=1e-5)
     for name, gradient in gradients.items():
@@ -67,15 +65,12 @@ def test_poison_a_changed_row_leaves_all_other_rows_bitwise_equal(family: str) -
     poisoned[3] = Encoded(tuple(96 - token for token in rows[3].tokens), rows[3].answer)
 
     def logits(batch: list[Encoded]) -> list[Any]:
-        line, lengths = (
-            packed([*map(TrainingRow.of, batch)], CPU),
-            [len(row.tokens) for row in batch],
-        )
-        with torch.no_grad(), layout(RowLayout(lengths, CPU)):
-            every = model(
-                input_ids=line.tokens[None], position_ids=line.positions[None], use_cache=False
-            ).logits[0]
-        return list(every.split(lengths))
+        line = packed([*map(TrainingRow.of, batch)], CPU)
+        lengths = [len(row.tokens) for row in batch]
+        present, every = RowLayout(lengths, CPU), torch.arange(sum(lengths))
+        with torch.no_grad():
+            found = logits_of(model, line.tokens, line.positions, present, every)
+        return list(found.split(lengths))
 
     for number, (clean, other) in enumerate(zip(logits(rows), logits(poisoned), strict=True)):
         assert torch.equal(clean, other) == (number != 3)
@@ -85,8 +80,7 @@ def test_micro_batches_give_the_same_gradient() -> None:
     rows = rows_of(16)
     results = []
     for tokens in (10**6, 60, 1):
-        engine = engine_of(model_of("llama"), rows, micro_batch_tokens=tokens)
-        results.append(step_of(engine, len(rows)))
+        results.append(step_of(fast(rows, micro_batch_tokens=tokens), len(rows)))
     for losses, gradients in results[1:]:
         assert losses == pytest.approx(results[0][0], rel=1e-5)
         for name, gradient in gradients.items():
@@ -103,7 +97,7 @@ def test_micro_batches_keep_order_and_take_a_long_row_alone() -> None:
 
 def test_a_batch_is_one_step_of_as_many_samples_as_it_has() -> None:
     rows = rows_of(8)
-    engine = engine_of(model_of("llama"), rows, learning_rate=1e-3)
+    engine = fast(rows)
     before = engine.weights()
     losses, tokens = engine.work(Batch(tuple(("a", number) for number in range(8))))
     assert len(losses.rows) == 8

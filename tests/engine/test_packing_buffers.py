@@ -16,7 +16,7 @@ from msft.engine.packing import (
     RowLayout,
     TrainingRow,
     fill,
-    layout,
+    logits_of,
     packed,
     row_means,
 )
@@ -37,13 +37,8 @@ def gradients(
 ) -> tuple[list[float], dict[str, Any]]:
     """What the engine does with a line: row losses, and the gradient of the token mean."""
     model.zero_grad()
-    with layout(RowLayout(lengths, CPU)):
-        logits = model(
-            input_ids=line.tokens[None],
-            position_ids=line.positions[None],
-            logits_to_keep=line.targets,
-            use_cache=False,
-        ).logits[0]
+    present = RowLayout(lengths, CPU)
+    logits = logits_of(model, line.tokens, line.positions, present, line.targets)
     nll = torch.nn.functional.cross_entropy(logits, line.labels, reduction="none")
     (nll.sum() / (line.labels != NO_LABEL).sum()).backward()  # type: ignore[no-untyped-call]
     found = {name: p.grad.clone() for name, p in model.named_parameters()}

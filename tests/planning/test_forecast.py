@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from families import model_of
-from toys import RULES, recipe_of, write_data
+from toys import recipe_of, write_data
 
 from msft.cli import main
 from msft.data.corpus import load_corpus
@@ -21,22 +21,6 @@ from msft.recipe.recipe import load_recipe
 from msft.run.log import Tokens
 
 pytestmark = pytest.mark.usefixtures("no_reports")
-
-
-@pytest.fixture
-def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    write_data(tmp_path, train=24, held_out=8)
-    path = tmp_path / "recipe.yaml"
-    path.write_text(
-        "model_name_or_path: tiny\nmethod: msft\nlearning_rate: 3e-3\ntrain_batch_size: 16\n"
-        "compute_budget: 1\nnum_train_epochs: 2\nevals_per_epoch: 2\ndatasets:\n"
-        + "".join(
-            f"  - {{name: {n}, train: {n}.train.jsonl, validation: {n}.valid.jsonl}}\n"
-            for n in RULES
-        )
-    )
-    return path
 
 
 def test_too_little_memory_is_exit_3_and_says_what_to_change(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import RULES, write_data
+from toys import RULES
 from transformers import LlamaConfig
 
 from msft.cli import main
@@ -14,22 +14,6 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.planning.devices import H200
 from msft.planning.forecast import forecast, last_end, side_by_side
 from msft.recipe.recipe import load_recipe
-
-
-@pytest.fixture
-def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    write_data(tmp_path, train=24, held_out=8)
-    path = tmp_path / "recipe.yaml"
-    path.write_text(
-        "model_name_or_path: tiny\nmethod: msft\nlearning_rate: 3e-3\ntrain_batch_size: 16\n"
-        "compute_budget: 2\nnum_train_epochs: 2\nevals_per_epoch: 2\ndatasets:\n"
-        + "".join(
-            f"  - {{name: {n}, train: {n}.train.jsonl, validation: {n}.valid.jsonl}}\n"
-            for n in RULES
-        )
-    )
-    return path
 
 
 def planned(recipe: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

@@ -1,0 +1,61 @@
+"""Engines over toy models, and a recorder of steps that needs no GPU."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from families import loaded, model_of
+
+from msft.engine.fast import FastEngine
+from msft.engine.optimizer import TrainingSettings
+from msft.engine.simple import SimpleEngine
+from msft.example import Encoded
+from msft.ranks import ALONE
+
+Engine = FastEngine | SimpleEngine
+
+
+def settings_of(**settings: Any) -> TrainingSettings:
+    return TrainingSettings(**{"learning_rate": 1e-3, **settings})
+
+
+def fast(
+    rows: Sequence[Encoded],
+    family: str = "llama",
+    recorder: Any = None,
+    ranks: Any = ALONE,
+    **settings: Any,
+) -> FastEngine:
+    model = loaded(model_of(family, 1.0))
+    how = settings_of(**settings)
+    return FastEngine(model, {"a": rows}, how, recorder=recorder, ranks=ranks)
+
+
+def simple(rows: Sequence[Encoded], family: str = "llama", **settings: Any) -> SimpleEngine:
+    model = model_of(family, 1.0)
+    model.set_attn_implementation("eager")
+    return SimpleEngine(loaded(model), {"a": rows}, settings_of(**settings))
+
+
+BOTH: dict[str, Callable[..., Engine]] = {"fast": fast, "simple": simple}
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """Whether two sets of tensors have the same bits."""
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+class Direct:
+    """Records a step by remembering it."""
+
+    stream = None
+
+    def renew(self) -> None: ...
+
+    def rehearsing(self) -> Any:
+        return nullcontext()
+
+    def recorded(self, work: Any) -> Any:
+        return SimpleNamespace(replay=work)
