@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from families import loaded, model_of
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from msft.engine.fast import FastEngine
 from msft.engine.optimizer import TrainingSettings
@@ -42,7 +44,7 @@ def simple(rows: Sequence[Encoded], family: str = "llama", **settings: Any) -> S
 BOTH: dict[str, Callable[..., Engine]] = {"fast": fast, "simple": simple}
 
 
-def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     """Whether two sets of tensors have the same bits."""
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
@@ -59,3 +61,12 @@ class Direct:
 
     def recorded(self, work: Any) -> Any:
         return SimpleNamespace(replay=work)
+
+
+def by_rows(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *sizes: Any, **options: Any) -> Tensor:
+    """What torch's kernel for packed rows computes, anywhere."""
+    cuts = bounds.diff().tolist()
+    rows = (torch.split(tensor.transpose(0, 1), cuts, 1) for tensor in (q, k, v))
+    how: dict[str, Any] = {"is_causal": True, "scale": options["scale"], "enable_gqa": True}
+    parts = [scaled_dot_product_attention(*part, **how) for part in zip(*rows, strict=True)]
+    return torch.cat(parts, 1).transpose(0, 1)

@@ -23,6 +23,15 @@ from msft.run.log import Tokens
 pytestmark = pytest.mark.usefixtures("no_reports")
 
 
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path, train=24, held_out=8)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe_of(tmp_path, method="msft", compute_budget=2, seed=20).to_yaml())
+    return path
+
+
 def test_too_little_memory_is_exit_3_and_says_what_to_change(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import RULES
+from toys import RULES, recipe_of, write_data
 from transformers import LlamaConfig
 
 from msft.cli import main
@@ -14,6 +14,15 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.planning.devices import H200
 from msft.planning.forecast import forecast, last_end, side_by_side
 from msft.recipe.recipe import load_recipe
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path, train=24, held_out=8)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe_of(tmp_path, method="msft", compute_budget=2, seed=20).to_yaml())
+    return path
 
 
 def planned(recipe: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

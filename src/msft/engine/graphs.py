@@ -272,11 +272,6 @@ class PartGraphs:
             parameter.grad = None
 
 
-def room_in(tokens: int) -> int:
-    """The most tokens of rows that a recorded part of `tokens` tokens has beside its padding."""
-    return max(tokens // TOKENS * TOKENS - 1, 1) if tokens > TOKENS else tokens
-
-
 UNRECORDED = "fp32, dropout, a large model or little memory"
 
 
@@ -360,5 +355,8 @@ class Recording:
         return losses
 
     def room(self, most_tokens: int) -> int:
-        """The most tokens of rows in one pass of `most_tokens` tokens with its padding."""
-        return most_tokens if self._parts is None else room_in(most_tokens)
+        """The most tokens of rows in one pass of `most_tokens` tokens, which has a token of padding
+        at least where it is recorded."""
+        if self._parts is None or most_tokens <= TOKENS:
+            return most_tokens
+        return most_tokens // TOKENS * TOKENS - 1
