@@ -25,7 +25,7 @@ from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.search.feeds import Batch
 
 ROWS = rows_of(64)
-SETTINGS = {"weight_decay": 0.01}
+SETTINGS: dict[str, Any] = {"weight_decay": 0.01}
 
 
 def batch_of(place: int, **options: Any) -> Batch:

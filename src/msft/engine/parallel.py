@@ -496,7 +496,7 @@ class DataParallel(Lanes):
                     else held[0].new_empty(self._size(names))
                 )
                 self.ranks.spread(f"weights {turn}", flat, owner)
-                pieces = flat.split([tensor.numel() for tensor in held])
+                pieces = torch.split(flat, [tensor.numel() for tensor in held])
                 for tensor, piece in zip(held, pieces, strict=True) if not mine else ():
                     tensor.copy_(piece.view_as(tensor))
 

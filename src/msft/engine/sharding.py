@@ -182,7 +182,7 @@ class FullSharding(Lanes):
                     for rank in range(self.ranks.world)
                     for name in mine
                 ]
-                pieces = flat.split([part.numel() for part in parts])
+                pieces = torch.split(flat, [part.numel() for part in parts])
                 for part, piece in zip(parts, pieces, strict=True):
                     part.copy_(piece.view_as(part))
         return found
@@ -204,7 +204,7 @@ class FullSharding(Lanes):
                 flat = torch.cat([like, *sent]).to(self._device)
                 flat = self.ranks.exchange(f"slices {place}{kind}", flat, sizes, wanted)
                 parts = {name: self.owned[name] for names in turn for name in names}
-                pieces = flat.split([part.numel() for part in parts.values()])
+                pieces = torch.split(flat, [part.numel() for part in parts.values()])
                 for (name, part), piece in zip(parts.items(), pieces, strict=True):
                     found[name + kind] = piece.view_as(part)
         return found

@@ -18,7 +18,12 @@ ALL = tuple(("a", number) for number in range(11))
 
 
 def trained(ranks: Any, recorder: Any, batch_rows: int = 11) -> tuple[dict[str, Any], Any]:
-    how = {"learning_rate": 1e-2, "bf16": True, "lanes": 4, "batch_rows": batch_rows}
+    how: dict[str, Any] = {
+        "learning_rate": 1e-2,
+        "bf16": True,
+        "lanes": 4,
+        "batch_rows": batch_rows,
+    }
     engine = fast(ROWS, recorder=recorder, ranks=ranks, **how)
     seen = [list(engine.work(Batch(rows))[0].rows) for rows in (ALL, ALL[2:5], ALL)]
     return {"seen": seen, "weights": engine.weights()}, engine.paths().steps
@@ -52,7 +57,7 @@ def test_what_cannot_be_recorded_is_computed_as_it_comes() -> None:
 def split(batch_rows: int, half_moments: bool = False, tokens: int = 700) -> tuple[Any, Any]:
     """Losses and weights after steps in micro-batches: 40 rows of about 40 tokens."""
     torch.manual_seed(0)
-    how = {"learning_rate": 1e-2, "bf16": True, "half_moments": half_moments}
+    how: dict[str, Any] = {"learning_rate": 1e-2, "bf16": True, "half_moments": half_moments}
     how |= {"batch_rows": batch_rows, "micro_batch_tokens": tokens}
     engine = fast(rows_of(40, longest=60), recorder=Direct, **how)
     if batch_rows:

@@ -149,7 +149,7 @@ def test_an_adapter_learns_by_the_weights() -> None:
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_recorded_steps_and_lanes_read_weights_from_their_buffers(lanes: int) -> None:
     """Padded lines, whole and in lanes: the gradient of every replay, not of the first alone."""
-    how = {"learning_rate": 0.0, "lanes": lanes, "batch_rows": 11, "bf16": True}
+    how: dict[str, Any] = {"learning_rate": 0.0, "lanes": lanes, "batch_rows": 11, "bf16": True}
     engine = fast(weighed(0.3), recorder=Direct, **how)
     for rows in (range(11), [2, 3, 4], range(1, 11)):
         losses, gradients = moved(engine, rows)
