@@ -382,7 +382,7 @@ def short_sight(
             return False
         return True
 
-    names = sorted({name for config, _ in configs for name in _lengths(vars(config), most)})
+    names = sorted({name for config, _ in configs for name, _ in _lengths(vars(config), most)})
     chosen = tuple(names)
     if names and not made_small(names):
         chosen = ()
@@ -392,9 +392,15 @@ def short_sight(
         if chosen:
             made_small(chosen)
     others = {name for name in names if name not in chosen}
-    stays = [n for config, _ in configs for n in _numbers(vars(config), others, most)]
+    stays = [
+        number
+        for config, _ in configs
+        for name, value in _lengths(vars(config), most)
+        for number in (value if isinstance(value, list | tuple) else [value])
+        if name in others and _small(number, most) != number and number < LONG
+    ]
     try:
-        yield Sight(chosen, tuple(sorted(others)), max((n for n in stays if n < LONG), default=0))
+        yield Sight(chosen, tuple(sorted(others)), max(stays, default=0))
     finally:
         restore()
 
@@ -456,8 +462,8 @@ def _is_config(value: Any) -> bool:
     return isinstance(value, PreTrainedConfig)
 
 
-def _lengths(values: Mapping[Any, Any], most: float) -> Iterator[str]:
-    """Names of numbers that may be lengths, those in inner objects too."""
+def _lengths(values: Mapping[Any, Any], most: float) -> Iterator[tuple[str, Any]]:
+    """Numbers, or lists of them, that may be lengths, by their names; in inner objects too."""
     for key, value in values.items():
         name = str(key)
         if name.startswith("_") or SIZES.search(name) or _is_config(value):
@@ -465,17 +471,7 @@ def _lengths(values: Mapping[Any, Any], most: float) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _lengths(value, most)
         elif _small(value, most) != value:
-            yield name
-
-
-def _numbers(values: Mapping[Any, Any], names: Collection[str], most: float) -> Iterator[int]:
-    """The numbers of these names that could be made small."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, names, most)
-        elif str(key) in names:
-            every = value if isinstance(value, list | tuple) else [value]
-            yield from (each for each in every if _small(each, most) != each)
+            yield name, value
 
 
 def _smaller(config: Any, names: Collection[str], most: float) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Paths:
     def of(*ways: KernelChoice) -> "Paths":
         """ways: of the five parts, in the order of the fields."""
         reasons = dict.fromkeys(way.reason for way in ways if way.reason)
-        return Paths(*(way.path for way in ways), reason="; ".join(reasons))
+        return Paths(*[*(way.path for way in ways), "; ".join(reasons)])
 
     def __str__(self) -> str:
         parts = [f"{part} {path}" for part, path in asdict(self).items() if part != "reason"]

@@ -9,8 +9,6 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from msft.data.corpus import Corpus
 from msft.data.exclusions import read_exclusions
 from msft.data.readers import fixed_name
@@ -416,16 +414,10 @@ def lanes_of_run(recipe: Recipe, folder: RunFolder, events: Sequence[Event], wor
 
 def refuse_disagreement(job: Job, corpus: Corpus) -> None:
     """UsageError where the processes mean different runs; nothing has been started by then."""
-    ranks, recipe, schedule = job.ranks, job.recipe, job.schedule
-    keys = yaml.safe_load(resolved(recipe).to_yaml())
-    specs = {
-        f"datasets.{spec['name']}.{key}": value
-        for spec in keys.pop("datasets")
-        for key, value in spec.items()
-    }
+    recipe, schedule = job.recipe, job.schedule
     packages = {k: v for k, v in versions(recipe.packages).items() if k != "system"}
     mine = {
-        "recipe": {**keys, **specs},
+        "recipe": _flat(parse(resolved(recipe).to_yaml()).value),
         "data": {
             name: replace(corpus, datasets={name: dataset}, watched={}).fingerprint()[:12]
             for name, dataset in corpus.scored.items()
@@ -437,7 +429,7 @@ def refuse_disagreement(job: Job, corpus: Corpus) -> None:
             "lanes": job.lanes,
         },
     }
-    first, *others = ranks.gather("recipe, data and packages", mine)
+    first, *others = job.ranks.gather("recipe, data and packages", mine)
     for rank, theirs in enumerate(others, start=1):
         for kind, words in _KINDS.items():
             changed = [
