@@ -55,6 +55,8 @@ def test_the_optimizer_shared_takes_4_bytes_a_weight_and_12_over_the_world() -> 
     assert cost_of(JOB, 64, "optimizer", GPU).activations == near(500 * A_TOKEN)  # the longest row
     half = replace(JOB, demand=replace(JOB.demand, half_moments=True))
     assert cost_of(half, 8, "optimizer", GPU).owned == near(8e9)
+    averaged = replace(JOB, demand=replace(JOB.demand, averaged=True))
+    assert cost_of(averaged, 8, "optimizer", GPU).owned == near(16e9)
 
 
 def test_time_of_a_step_is_computing_and_sending() -> None:

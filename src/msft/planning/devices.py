@@ -8,7 +8,7 @@ in bf16 while the pass goes on, and weights are gathered while others are comput
 An adapter is shared by `optimizer` alone: every rank has the whole frozen model.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ from msft.engine.memory import (
     MERGED_SHARE,
     Checkpoints,
     Demand,
+    gradient_bytes,
+    held_bytes,
     token_bytes,
     uncut_bytes,
 )
@@ -25,7 +27,6 @@ from msft.engine.model.shape import ModelShape
 
 Sharding = Literal["optimizer", "full"]
 
-MOMENTS = 2 * FP32
 USABLE = 0.94
 """Of a device's memory; libraries and fragments take the rest."""
 
@@ -178,14 +179,13 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
     )
 
 
-def _held(job: Job, world: int, sharding: Sharding) -> tuple[float, float]:
+def _held(job: Job, world: int, sharding: Sharding) -> tuple[int, int]:
     """Bytes of a rank: what is there whole, and what is its own share."""
-    moments = MOMENTS if not job.demand.half_moments else MOMENTS / 2
-    own = job.trained * (FP32 + moments) / world
-    working = BF16 * job.trained + job.demand.frozen
-    if sharding == "optimizer":
-        return working + BF16 * job.trained, own
-    return working + uncut_bytes(job.shape, BF16), own + FP32 * job.trained / world
+    demand = replace(job.demand, ranks=world, sliced=sharding == "full", merged=0)
+    every = held_bytes(job.shape, demand) + gradient_bytes(job.shape, demand, parts=False)
+    gradients = uncut_bytes(job.shape, BF16) if demand.sliced else BF16 * job.trained
+    whole = BF16 * job.trained + demand.frozen + gradients
+    return whole, every - whole
 
 
 def _flops(job: Job, tokens: int, recomputed: bool) -> float:
