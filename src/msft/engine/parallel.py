@@ -33,6 +33,7 @@ have the weights that owners have moved. `OneLane` in `fast.py` has the same ver
 which has nothing to divide. How ranks meet is in `ranks.py`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -208,7 +209,7 @@ Backward = Callable[[Sequence[Row], float], Tensor]
 Split = Callable[[Sequence[Row]], list[list[Row]]]
 
 
-class Lanes:
+class Lanes(ABC):
     """What both ways to share a step have in common: who owns which tensor, evaluation in lanes,
     and randomness that depends on the lane and not on the rank that computes it.
 
@@ -242,13 +243,17 @@ class Lanes:
         if optimizer.average is not None:
             optimizer.average.told = self.broadcast
 
+    @abstractmethod
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The norm of the gradients of all ranks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broadcast(self) -> None:
         """Let every rank have the working weights that their owners have moved."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def wait_for_weights(self) -> None:
+        """Until the model that predicts has the weights that were moved last."""
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Masters from the full tensors that this rank owns."""
@@ -306,9 +311,6 @@ class Lanes:
             self.wait_for_weights()
 
         return LanePredictor(predictor, self.lanes, self.ranks, up_to_date)
-
-    def wait_for_weights(self) -> None:
-        """Until the model that predicts has the weights that were moved last."""
 
     def forget(self) -> None:
         """Drop all gradients."""
@@ -471,6 +473,9 @@ class DataParallel(Lanes):
     def broadcast(self) -> None:
         if self.ranks.world > 1:
             self._travel(self._parameters)
+
+    def wait_for_weights(self) -> None:
+        """`broadcast` has waited."""
 
     def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         if self.ranks.world == 1:

@@ -1,6 +1,9 @@
 """Admission: what a run is refused for before anything heavy is loaded; no torch is needed.
 
-Recipe, folder and packages are looked at first, then what the processes of a run mean.
+`admit` looks at what was asked for and returns a `Job`: may the folder be written, is it this run's
+(`refuse_changed`: a started run goes on with its own recipe only), are packages, files and metrics
+there, do engine, processes and lanes go together. Once rows are read, `refuse_disagreement` finds
+processes that mean different runs. Other commands use the same checks one by one.
 """
 
 import os
@@ -125,7 +128,7 @@ def admit(
     return Job(
         recipe,
         folder,
-        _silent if ranks.rank else notice,  # only rank 0 prints
+        (lambda text: None) if ranks.rank else notice,  # only rank 0 prints
         Path(schedule) if schedule else None,
         engine,
         shared,
@@ -136,10 +139,6 @@ def admit(
         finished=isinstance(events[-1], EndEvent) if events else False,
         method=method,
     )
-
-
-def _silent(text: str) -> None:
-    """Rank 0 says it."""
 
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
