@@ -10,12 +10,15 @@ from families import loaded, model_of
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from msft.engine.adapters.lora import adapted
 from msft.engine.fast import FastEngine
 from msft.engine.optimizer import TrainingSettings
 from msft.engine.simple import SimpleEngine
 from msft.example import Encoded
 from msft.ranks import ALONE
+from msft.recipe.recipe import AdapterOptions
 
+CPU = torch.device("cpu")
 Engine = FastEngine | SimpleEngine
 
 
@@ -26,19 +29,28 @@ def settings_of(**settings: Any) -> TrainingSettings:
 def fast(
     rows: Sequence[Encoded],
     family: str = "llama",
+    adapter: AdapterOptions | None = None,
     recorder: Any = None,
     ranks: Any = ALONE,
     **settings: Any,
 ) -> FastEngine:
-    model = loaded(model_of(family, 1.0))
-    how = settings_of(**settings)
-    return FastEngine(model, {"a": rows}, how, recorder=recorder, ranks=ranks)
+    model, how = loaded(model_of(family, 1.0)), settings_of(**settings)
+    made = None if adapter is None else adapted(model, adapter, CPU, how.bf16)
+    kept = made.loaded if made else model
+    return FastEngine(kept, {"a": rows}, how, recorder=recorder, adapted=made, ranks=ranks)
 
 
-def simple(rows: Sequence[Encoded], family: str = "llama", **settings: Any) -> SimpleEngine:
-    model = model_of(family, 1.0)
-    model.set_attn_implementation("eager")
-    return SimpleEngine(loaded(model), {"a": rows}, settings_of(**settings))
+def simple(
+    rows: Sequence[Encoded],
+    family: str = "llama",
+    adapter: AdapterOptions | None = None,
+    **settings: Any,
+) -> SimpleEngine:
+    own = model_of(family, 1.0)
+    own.set_attn_implementation("eager")
+    model, how = loaded(own), settings_of(**settings)
+    made = None if adapter is None else adapted(model, adapter, CPU, how.bf16)
+    return SimpleEngine(made.loaded if made else model, {"a": rows}, how, made)
 
 
 BOTH: dict[str, Callable[..., Engine]] = {"fast": fast, "simple": simple}

@@ -6,19 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from engines import BOTH, Direct, Engine, fast, settings_of, simple
-from families import loaded, model_of, rows_of
+from engines import BOTH, Direct, Engine, fast, simple
+from families import model_of, rows_of
 from thread_ranks import in_threads
 
-from msft.engine.adapters.lora import adapted
-from msft.engine.fast import FastEngine
 from msft.engine.simple import SimpleEngine
 from msft.example import Encoded
 from msft.ranks import ALONE
 from msft.recipe.recipe import AdapterOptions
 from msft.search.feeds import Batch
 
-CPU = torch.device("cpu")
 PLAIN = rows_of(11)
 ALL = tuple(("a", number) for number in range(11))
 WEIGHTS = [0.0, 1.0, 2.5, 0.5]
@@ -130,16 +127,7 @@ def test_a_look_ahead_steps_by_the_weights_and_shows_losses_of_answers(rule: Any
 
 
 def test_an_adapter_learns_by_the_weights() -> None:
-    def engine(kind: Any) -> Engine:
-        model = model_of("llama", 1.0)
-        if kind is SimpleEngine:
-            model.set_attn_implementation("eager")
-        made = adapted(loaded(model), LORA, CPU, bf16=False)
-        how = settings_of(learning_rate=1e-2)
-        made_of: Engine = kind(made.loaded, {"a": weighed(0.3)}, how, adapted=made)
-        return made_of
-
-    pair = [engine(SimpleEngine), engine(FastEngine)]
+    pair = [make(weighed(0.3), adapter=LORA, learning_rate=1e-2) for make in BOTH.values()]
     for step in range(5):
         rows = [list(each.work(Batch(ALL))[0].rows) for each in pair]
         assert rows[0] == pytest.approx(rows[1], rel=1e-4, abs=1e-5), step
