@@ -1,7 +1,7 @@
 """Slices in several processes (`sharding: full`): the bits are those of one with the same lanes.
 
 Whole runs are in `tests/app/test_ranks.py`; here is what they do not have on a CPU: bf16, joined
-projections, groups of layers, recomputed activations.
+projections, groups of layers, recomputed activations, moments in bf16.
 """
 
 import json
@@ -93,7 +93,7 @@ def moments_come_back(ranks: Ranks) -> bool:
     return all(torch.equal(after[name], moment) for name, moment in before["tensors"].items())
 
 
-def test_the_bits_of_slices_in_bf16_are_those_of_one_process() -> None:
+def test_the_bits_of_slices_are_those_of_one_process() -> None:
     expected = {name: left_by(ALONE, **way) for name, way in WAYS.items()}
 
     here = f"import sys; sys.path[:0] = {sys.path!r}; "
