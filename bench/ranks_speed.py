@@ -40,7 +40,7 @@ from common import (
 )
 from transformers import AutoConfig
 
-import msft.engine.ranks
+import msft.engine.sharding
 from msft.engine.adapters.lora import adapted
 from msft.engine.fast import FastEngine
 from msft.engine.kernels import layers_of
@@ -145,11 +145,11 @@ def after_each_other(size: str, ranks: Ranks, quick: bool, fused: bool) -> dict[
     found: dict[str, Any] = {}
     ways = {
         "plain": (ALONE, 0),
-        "full": (ranks, msft.engine.ranks.SLICED_TOGETHER),
+        "full": (ranks, msft.engine.sharding.SLICED_TOGETHER),
         "by layers": (ranks, 1),
     }
     for way, (theirs, together) in ways.items():
-        msft.engine.ranks.SLICED_TOGETHER = together or msft.engine.ranks.SLICED_TOGETHER
+        msft.engine.sharding.SLICED_TOGETHER = together or msft.engine.sharding.SLICED_TOGETHER
         engine = engine_of(size, theirs, fused=fused, full_sharding=bool(together))
         milliseconds(engine, theirs, 3)
         found[f"{way} ms"] = median(milliseconds(engine, theirs, steps) for _ in range(blocks))

@@ -6,6 +6,8 @@ The run is mSFT on a mixture of the paper's size: 10 sub-datasets of 1,800 rows 
 64 rows a step, ten stages of three epochs, four evaluations an epoch of 2,000 rows with 300 tokens.
 """
 
+from dataclasses import replace
+
 from msft.app.terminal.plan import short_time
 from msft.engine.memory import BF16, Checkpoints, Demand
 from msft.engine.model.shape import ModelShape
@@ -49,16 +51,16 @@ def adapter_of(shape: ModelShape) -> int:
 def job_of(shape: ModelShape, kind: str) -> Job:
     trained = adapter_of(shape) if kind else shape.parameters
     ends = 2 * shape.vocabulary * shape.hidden
-    packed = (BF16 * ends + PACKED * (shape.parameters - ends)) / shape.parameters
+    packed = PACKED if kind == " 4-bit" else BF16
+    demand = Demand(BATCH * LENGTH, 0.2, bf16=True, half_moments=False, lean=True)
+    if kind:
+        frozen = round(BF16 * ends + packed * (shape.parameters - ends))
+        demand = replace(demand, trained=trained, frozen=frozen)
     return Job(
         shape=shape,
-        demand=Demand(BATCH * LENGTH, 0.2, bf16=True, half_moments=False, lean=True),
-        trained=trained,
-        frozen=shape.parameters if kind else 0,
-        frozen_bytes=packed if kind == " 4-bit" else BF16,
+        demand=demand,
         steps=EPOCHS * -(-ROWS // BATCH),
         train_tokens=EPOCHS * ROWS * LENGTH,
-        evaluations=EVALUATIONS,
         evaluation_tokens=EVALUATIONS * 2_000 * 300,
         batch_tokens=BATCH * LENGTH,
         longest=512,

@@ -5,6 +5,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -82,3 +83,30 @@ def reports(no_reports: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One test of a module with `no_reports` does look at what its runs write."""
     monkeypatch.setattr("msft.training.write_report", write_report)
     monkeypatch.delenv(NO_REPORTS)
+
+
+@pytest.fixture
+def plain_bf16() -> Iterator[None]:
+    """Some virtual CPUs claim bf16 instructions that they do not have."""
+    torch._C._set_mkldnn_enabled(False)
+    yield
+    torch._C._set_mkldnn_enabled(True)
+
+
+@pytest.fixture
+def no_cuda_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps can be recorded where there is no GPU."""
+    event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+@pytest.fixture
+def plain_kernels(plain_bf16: None, no_cuda_events: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded steps take attention that works anywhere."""
+    from engines import by_rows
+
+    from msft.engine.kernels import OptionalKernel
+
+    monkeypatch.setattr("msft.engine.packing.varlen", lambda: OptionalKernel(by_rows))
+    monkeypatch.setattr("msft.engine.packing.short_rows", lambda: OptionalKernel(None))

@@ -1,12 +1,12 @@
 """LoRA: what is trained, against peft in a plain loop; what is scored, kept and handed out."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from engines import BOTH, fast, same, settings_of
 from families import loaded, model_of, rows_of
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
@@ -19,15 +19,13 @@ from msft.engine.kernels import PLAIN_LAYERS
 from msft.engine.memory import frozen_bytes
 from msft.engine.model.folders import FACTS
 from msft.engine.model.loading import load_model
-from msft.engine.optimizer import TrainingSettings
-from msft.engine.simple import SimpleEngine, answer_nll
+from msft.engine.simple import answer_nll
 from msft.errors import RecipeError, WrongWeights
 from msft.recipe.recipe import AdapterOptions
 from msft.search.feeds import Batch
 
 CPU = torch.device("cpu")
 ROWS = rows_of(64)
-SETTINGS = TrainingSettings(learning_rate=1e-3, weight_decay=0.01)
 PLAIN = AdapterOptions(r=4, alpha=8, seed=3)
 KINDS = {
     "plain": PLAIN,
@@ -43,22 +41,6 @@ def batch_of(place: int, **options: Any) -> Batch:
 
 def with_adapter(options: AdapterOptions, family: str = "llama") -> Adapted:
     return adapted(loaded(model_of(family, 1.0)), options, CPU, bf16=False)
-
-
-def fast_of(
-    options: AdapterOptions = PLAIN,
-    family: str = "llama",
-    settings: TrainingSettings = SETTINGS,
-) -> FastEngine:
-    made = with_adapter(options, family)
-    return FastEngine(made.loaded, {"a": ROWS}, settings, adapted=made)
-
-
-def simple_of(options: AdapterOptions = PLAIN, family: str = "llama") -> SimpleEngine:
-    model = model_of(family, 1.0)
-    model.set_attn_implementation("eager")
-    made = adapted(loaded(model), options, CPU, bf16=False)
-    return SimpleEngine(made.loaded, {"a": ROWS}, SETTINGS, made)
 
 
 def peft_of(options: AdapterOptions, family: str) -> Any:
@@ -101,10 +83,7 @@ def losses_of_peft(options: AdapterOptions, family: str, steps: int) -> list[lis
 )
 def test_fifty_steps_have_the_losses_of_peft(kind: str, family: str) -> None:
     expected = losses_of_peft(KINDS[kind], family, 50)
-    engines: list[FastEngine | SimpleEngine] = [
-        fast_of(KINDS[kind], family),
-        simple_of(KINDS[kind], family),
-    ]
+    engines = [make(ROWS, family, KINDS[kind], weight_decay=0.01) for make in BOTH.values()]
     for step, losses in enumerate(expected):
         for engine in engines:
             ours = list(engine.work(batch_of(step))[0].rows)
@@ -121,7 +100,7 @@ def logits_of(model: Any, tokens: Tensor) -> Tensor:
 def trained_tiny(options: AdapterOptions, folder: Path) -> FastEngine:
     """A few steps on the model `tiny`, and its result in a run folder."""
     made = adapted(load_model("tiny", CPU), options, CPU, bf16=False)
-    engine = FastEngine(made.loaded, {"a": ROWS}, SETTINGS, adapted=made)
+    engine = FastEngine(made.loaded, {"a": ROWS}, settings_of(weight_decay=0.01), adapted=made)
     for step in range(5):
         engine.work(batch_of(step))
     (folder / "best").mkdir(parents=True)
@@ -169,7 +148,7 @@ def test_a_merged_result_is_a_plain_model_with_the_same_logits(tmp_path: Path) -
 
 
 def test_only_the_adapter_is_kept_and_it_alone_moves() -> None:
-    engine = fast_of()
+    engine = fast(ROWS, adapter=PLAIN)
     frozen = {n: p.clone() for n, p in engine.model.named_parameters() if "lora_" not in n}
     first, size = engine.weights(), 4 * (3 * 32 + 2 * 16 + 2 * 32 + 3 * (32 + 64) + 32)
     engine.work(batch_of(0))
@@ -177,17 +156,17 @@ def test_only_the_adapter_is_kept_and_it_alone_moves() -> None:
     assert engine.num_trainable == sum(w.numel() for w in second.values()) == 2 * size
     assert engine.num_parameters == engine.num_frozen == sum(p.numel() for p in frozen.values())
     assert len(moments["tensors"]) == 2 * len(second) == 2 * 2 * 7 * 2
-    assert any(not torch.equal(first[name], second[name]) for name in first)
+    assert not same(first, second)
     for name, weight in engine.model.named_parameters():
         assert "lora_" in name or torch.equal(weight, frozen[name])
     engine.load(None)
-    assert all(torch.equal(first[name], weight) for name, weight in engine.weights().items())
+    assert same(first, engine.weights())
 
 
 @pytest.mark.parametrize("ema", [None, 0.5])
 def test_scores_are_of_what_is_kept_now(ema: float | None) -> None:
     """The merged weights follow steps and loads; with `ema_decay` they are the average's."""
-    engine = fast_of(settings=TrainingSettings(learning_rate=1e-2, ema_decay=ema))
+    engine = fast(ROWS, adapter=PLAIN, learning_rate=1e-2, ema_decay=ema)
     rows = ROWS[:4]
 
     def scored() -> list[float]:
@@ -207,22 +186,21 @@ def test_scores_are_of_what_is_kept_now(ema: float | None) -> None:
 
 
 def test_the_same_seed_gives_the_same_adapter_and_another_one_another() -> None:
-    one, same, other = (
-        fast_of(AdapterOptions(r=4, alpha=8, seed=seed)).weights() for seed in (1, 1, 2)
+    one, again, other = (
+        fast(ROWS, adapter=AdapterOptions(r=4, alpha=8, seed=seed)).weights() for seed in (1, 1, 2)
     )
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)
+    assert same(one, again)
+    assert not same(one, other)
 
 
-@pytest.mark.parametrize("engine_of", [fast_of, simple_of])
-def test_a_look_ahead_changes_nothing(engine_of: Any) -> None:
-    engine = engine_of()
+@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
+def test_a_look_ahead_changes_nothing(make: Any) -> None:
+    engine = make(ROWS, adapter=PLAIN)
     engine.work(batch_of(0))
     weights, moments = engine.weights(), engine.optimizer()
     engine.work(batch_of(1, use="look_ahead", step="optimizer"))
-    assert all(torch.equal(weights[n], w) for n, w in engine.weights().items())
-    again = engine.optimizer()["tensors"]
-    assert all(torch.equal(t, again[n]) for n, t in moments["tensors"].items())
+    assert same(weights, engine.weights())
+    assert same(moments["tensors"], engine.optimizer()["tensors"])
 
 
 @pytest.mark.filterwarnings("ignore:The following")  # of peft
@@ -280,7 +258,7 @@ def test_a_merged_base_has_the_numbers_that_were_trained_beside(
 ) -> None:
     """Numbers that are packed from bf16 are others than those packed from fp32."""
     made = adapted(load_model("tiny", CPU), options, CPU, bf16)
-    settings = replace(SETTINGS, bf16=bf16, learning_rate=0.0)
+    settings = settings_of(bf16=bf16, learning_rate=0.0)
     engine = FastEngine(made.loaded, {"a": ROWS}, settings, adapted=made)
     engine.export(engine.weights(), tmp_path)  # B is 0, so the base is what is merged
     merged = load_model(str(tmp_path), CPU).model.state_dict()
@@ -350,7 +328,7 @@ def test_in_bf16_only_the_adapter_has_fp32_masters() -> None:
     for bf16 in (False, True):
         made = adapted(loaded(model_of("llama", 1.0)), PLAIN, CPU, bf16)
         layers = FusedLayers(made.loaded.model, backend="eager") if bf16 else PLAIN_LAYERS
-        settings = TrainingSettings(learning_rate=1e-2, bf16=bf16)
+        settings = settings_of(learning_rate=1e-2, bf16=bf16)
         engine = FastEngine(made.loaded, {"a": ROWS}, settings, layers, adapted=made)
         losses = [list(engine.work(batch_of(step))[0].rows) for step in range(12)]
         scores = engine.predictor().measure(ROWS[:4], [0] * 4)().rows

@@ -8,7 +8,7 @@ from families import FAMILIES, OTHER_FAMILIES, SHAPE, loaded, model_of, own_mode
 from torch import Tensor, nn
 from transformers import BertConfig, BertLMHeadModel
 
-from msft.engine.isolation import fault_of, leak_of, padding_leak, sees_ahead
+from msft.engine.isolation import fault_of, leak_of, padding_leak, sees_ahead, short_sight
 from msft.engine.packing import NAME
 from msft.engine.simple import answer_nll
 
@@ -148,6 +148,24 @@ def test_the_proof_leaves_windows_and_frequencies_as_they_were() -> None:
     leak_of(model)
     assert model.config.to_dict() == config
     assert all(torch.equal(buffers[name], buffer) for name, buffer in model.named_buffers())
+
+
+def test_a_number_that_cannot_be_small_is_outgrown_by_a_longer_row() -> None:
+    model = own_model_of("llama")
+    model.config.block, model.config.huge, model.config.chunk = 40, 5000, 60
+
+    def runs(model: Any) -> None:
+        if (model.config.block, model.config.huge) != (40, 5000):
+            raise ValueError("weights for every place of a block")
+
+    with short_sight(model, runs) as sight:
+        assert model.config.chunk < 10
+        assert "chunk" in sight.names
+        assert sight.others == ("block", "huge")
+        assert sight.long == 40, "no row is as long as the other one"
+    assert (model.config.block, model.config.chunk) == (40, 60)
+    with short_sight(model, runs, longest=20) as sight:
+        assert sight.long == 0, "no row will be as long"
 
 
 # Rows that are padded.

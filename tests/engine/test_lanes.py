@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from engines import fast
 from families import loaded, model_of, rows_of
 from thread_ranks import ThreadRanks, in_threads
 
 from msft.data.corpus import load_corpus
 from msft.engine import build
-from msft.engine.adapters.lora import adapted
 from msft.engine.build import agreed
 from msft.engine.fast import FastEngine
 from msft.engine.memory import Fit
@@ -76,12 +76,8 @@ def test_owners_have_equal_shares_and_rounds_have_every_tensor_once() -> None:
 def engine_of(
     ranks: Any, lanes: int, adapter: AdapterOptions | None = None, **settings: Any
 ) -> FastEngine:
-    chosen = TrainingSettings(**{"learning_rate": 1e-2, "lanes": lanes, **settings})
-    model = loaded(model_of("llama", 1.0))
-    made = None
-    if adapter is not None:
-        made = adapted(model, adapter, torch.device("cpu"), chosen.bf16)
-    return FastEngine(model, {"a": ROWS}, chosen, adapted=made, ranks=ranks)
+    how = {"learning_rate": 1e-2, "lanes": lanes, **settings}
+    return fast(ROWS, adapter=adapter, ranks=ranks, **how)
 
 
 def trained(ranks: Any, lanes: int, **settings: Any) -> dict[str, Any]:
@@ -232,7 +228,7 @@ def test_each_lane_is_evaluated_by_itself() -> None:
             asked.append([row.tokens for row in rows])
             return lambda: Likelihoods([float(sum(row.tokens)) for row in rows], len(rows))
 
-    predictor = LanePredictor(Recording(), 3, ALONE, None)
+    predictor = LanePredictor(Recording(), 3, ALONE, lambda: None)
     prompts = [(number,) for number in range(5)]
     said = predictor.generate(prompts, [1] * 5, lambda row, tokens, known: row, [0] * 5)
     assert asked == [[0, 3], [1, 4], [2]]

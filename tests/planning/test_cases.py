@@ -5,6 +5,7 @@ Two sub-datasets: `a` has 8 rows of 10 tokens, `b` has 5 of 20. An epoch is 4 st
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import torch
 from msft.app.terminal.plan import plan_text
 from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.engine.build import _settings
+from msft.engine.memory import FreeMemory
+from msft.engine.model.shape import named_shape
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import UsageError
 from msft.planning.counting import (
@@ -24,6 +27,7 @@ from msft.planning.counting import (
     cases_of,
     counted_run,
 )
+from msft.planning.forecast import forecast_of
 from msft.recipe.recipe import Recipe
 from msft.run.history import inference_flops, look_ahead_flops, train_flops
 from msft.run.worker import EngineWorker
@@ -313,49 +317,16 @@ def test_flops_are_those_of_the_paper() -> None:
 
 
 def test_a_name_cannot_move_the_cursor() -> None:
-    case = {
-        "stages": [{"active": 1, "epochs": 1.0, "steps": 2, "tokens": 3}],
-        "epochs": 1.0,
-        "steps": 2,
-        "evaluations": 1,
-        "tokens": {"train": 3, "evaluation": 4, "lookahead": 0},
-        "flops": {"train": 18, "evaluation": 8, "lookahead": 0, "total": 26},
-        "seconds": None,
-    }
-    load = {"rows": 1, "tokens": 4, "written": 0}
-    sizes = ("held", "average", "base", "libraries", "work", "checkpoints")
-    memory = dict.fromkeys((*sizes, "peak", "program", "free"), 1000) | {"fits": False}
-    found = {"rows": 1, "tokens": 3, "longest": 3, "validation": load}
-    epoch = {"rows": 1, "tokens": 3, "steps": 2, "batch_size": 1, "evaluations": 1}
-    text = plan_text(
-        {
-            "model": "tiny",
-            "parameters": 1,
-            "device": "cpu",
-            "method": "msft",
-            "datasets": {"a\x1b[2J": found},
-            "epoch": epoch,
-            "selection_split": "validation",
-            "evaluation": load,
-            "audit_round": None,
-            "watched": {},
-            "early_stopping_patience": None,
-            "methods": {"msft": {"best": case, "worst": case}},
-            "not_counted": {"ies": "it is long", "sro": "it is odd", "soup": "it is long"},
-            "memory": memory,
-            "disk": {
-                "peak": 1,
-                "free": 0,
-                "out": "x",
-                "fits": False,
-                "policy": "lean",
-                "checkpoints": 5,
-                "checkpoints_in_memory": 4,
-            },
-            "calibration": None,
-            "not_calibrated": "it is a test",
-        }
-    )
+    recipe, room = recipe_of(), FreeMemory("cpu", 1000, 1000, 1000)
+    how = (corpus_of(recipe), tiny_tokenizer(), named_shape("tiny", False, 1), room, Path("x"), 0)
+    content = forecast_of(recipe, *how)
+    content["datasets"] = {"a\x1b[2J": content["datasets"]["a"]}
+    content["not_counted"] = {"ies": "it is long", "sro": "it is odd", "soup": "it is long"}
+    content["not_calibrated"] = "it is a test"
+    content["memory"]["average"], content["disk"]["fits"] = 1000, False
+    content["epoch"] = {"rows": 1, "tokens": 3, "steps": 2, "batch_size": 1, "evaluations": 1}
+    content["evaluation"] = {"rows": 1, "tokens": 4, "written": 0}
+    text = plan_text(content)
     assert "\x1b" not in text
     assert text.count("does NOT fit") == 2
     assert "the moving average 1.00 kB" in text

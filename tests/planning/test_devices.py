@@ -20,11 +20,8 @@ SHAPE = ModelShape(PARAMETERS, layers=32, hidden=4000, inner=14000, vocabulary=1
 JOB = Job(
     shape=SHAPE,
     demand=Demand(16_000, 0.25, bf16=True, half_moments=False, lean=True),
-    trained=PARAMETERS,
-    frozen=0,
     steps=100,
     train_tokens=1_600_000,
-    evaluations=10,
     evaluation_tokens=4_000_000,
     batch_tokens=16_000,
     longest=500,
@@ -58,6 +55,8 @@ def test_the_optimizer_shared_takes_4_bytes_a_weight_and_12_over_the_world() -> 
     assert cost_of(JOB, 64, "optimizer", GPU).activations == near(500 * A_TOKEN)  # the longest row
     half = replace(JOB, demand=replace(JOB.demand, half_moments=True))
     assert cost_of(half, 8, "optimizer", GPU).owned == near(8e9)
+    averaged = replace(JOB, demand=replace(JOB.demand, averaged=True))
+    assert cost_of(averaged, 8, "optimizer", GPU).owned == near(16e9)
 
 
 def test_time_of_a_step_is_computing_and_sending() -> None:
@@ -99,8 +98,7 @@ def test_an_adapter_leaves_the_base_alone() -> None:
     few = 40_000_000
     job = replace(
         JOB,
-        trained=few,
-        frozen=PARAMETERS,
+        demand=replace(JOB.demand, trained=few, frozen=2 * PARAMETERS),
         checkpoints=Checkpoints.of(few, "adamw", "reset", datasets=7),
     )
     cost = cost_of(job, 8, "optimizer", GPU)
@@ -112,7 +110,7 @@ def test_an_adapter_leaves_the_base_alone() -> None:
     assert cost.disk == 4 * 4 * few + 2 * 8 * few
     assert cost.evaluating == near(2 * 8e9 * 4e6 / 500e12 / 8), "of the merged model"
     assert cost.rollback_seconds == near(4 * few / 8 / 1e12 + 7 / 8 * 2 * few / 200e9)
-    packed = replace(job, frozen_bytes=0.5)
+    packed = replace(job, demand=replace(job.demand, frozen=PARAMETERS // 2))
     assert cost_of(packed, 8, "optimizer", GPU).weights == near(4e9 + 4 * few + merged)
     small = replace(GPU, memory=60e9)  # base and adapter as one would take more than a quarter
     assert cost_of(job, 8, "optimizer", small).weights == near(16e9 + 4 * few)

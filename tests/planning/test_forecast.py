@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from families import model_of
-from toys import RULES, recipe_of, write_data
+from toys import recipe_of, write_data
 
 from msft.cli import main
 from msft.data.corpus import load_corpus
@@ -28,14 +28,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path, train=24, held_out=8)
     path = tmp_path / "recipe.yaml"
-    path.write_text(
-        "model_name_or_path: tiny\nmethod: msft\nlearning_rate: 3e-3\ntrain_batch_size: 16\n"
-        "compute_budget: 1\nnum_train_epochs: 2\nevals_per_epoch: 2\ndatasets:\n"
-        + "".join(
-            f"  - {{name: {n}, train: {n}.train.jsonl, validation: {n}.valid.jsonl}}\n"
-            for n in RULES
-        )
-    )
+    path.write_text(recipe_of(tmp_path, method="msft", compute_budget=2, seed=20).to_yaml())
     return path
 
 

@@ -11,14 +11,14 @@ from msft.engine.adapters.lora import adapted
 from msft.engine.decode.decoder import Decoder
 from msft.engine.fast import FastEngine
 from msft.engine.isolation import fault_of, leak_of, padding_leak
-from msft.engine.kernels import layers_of
+from msft.engine.kernels import device_here, layers_of
 from msft.engine.memory import (
-    EVALUATED_TOKENS,
     FP32,
     SAFETY,
     Demand,
     Fit,
     demand_of,
+    evaluated_tokens,
     fit_of,
     in_bf16,
 )
@@ -210,7 +210,7 @@ def _settings(
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.max_grad_norm,
         bf16=in_bf16(recipe, device),
-        evaluated_tokens=_evaluated_tokens(recipe, device),
+        evaluated_tokens=evaluated_tokens(recipe, device.type),
         ema_decay=recipe.ema_decay,
         lanes=1 if recipe.lanes == "auto" else recipe.lanes,
         full_sharding=recipe.sharding == "full" and ranks.world > 1,
@@ -222,7 +222,7 @@ def load_evaluator(
 ) -> tuple[Evaluator, dict[str, str], tuple[str, ...]]:
     """An evaluator of any model on the sub-datasets of a recipe that have rows in this split, the
     group of each, and those that are only watched."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_here()
     rows = load_rows(recipe, name)
     tokenizer, corpus = rows.tokenizer, rows.corpus
     for dataset in corpus.scored.values():
@@ -238,7 +238,7 @@ def load_evaluator(
             more = "" if dataset.watched else " and not in the mean"
             notice(f"{dataset.name}: it has no {split} rows, so it is not scored{more}")
     loaded, fast = load_suited(recipe, name, corpus, device, tokenizer, notice)
-    bf16, tokens = in_bf16(recipe, device), _evaluated_tokens(recipe, device)
+    bf16, tokens = in_bf16(recipe, device), evaluated_tokens(recipe, device.type)
     predictor: Predictor
     if fast:
         if bf16:
@@ -250,7 +250,3 @@ def load_evaluator(
     groups = {name: scored[name].group for name in tasks}
     watched = tuple(name for name in tasks if name in corpus.watched)
     return Evaluator(tasks, predictor, tokenizer), groups, watched
-
-
-def _evaluated_tokens(recipe: Recipe, device: torch.device) -> int:
-    return 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[device.type])

@@ -50,9 +50,10 @@ from msft.engine.packing import (
     packed,
     row_means,
 )
-from msft.engine.parallel import Backward, DataParallel, FullSharding, Row, Split, lanes_over
+from msft.engine.parallel import Backward, DataParallel, Row, Split
 from msft.engine.saving.model_files import ModelFiles, TorchEngine
-from msft.errors import is_out_of_memory
+from msft.engine.sharding import FullSharding
+from msft.errors import UsageError, is_out_of_memory
 from msft.example import Encoded
 from msft.ranks import ALONE, Ranks
 from msft.run.engine import Predictor
@@ -74,7 +75,7 @@ class FastEngine(TorchEngine):
     ) -> None:
         """rows: those that are trained, by sub-dataset.
         layers: how the model's layers run.
-        recorder: makes what records steps; None: what this device has.
+        recorder: makes the recorder of steps; None: the one that this device has.
         adapted: the model with an adapter, which alone is trained; None: all weights are.
         """
         self.model = model = loaded.model
@@ -140,7 +141,7 @@ class FastEngine(TorchEngine):
         return str(self.paths())
 
     def _kept_everywhere(self) -> Mapping[str, Tensor]:
-        """The weights that are kept, whole in every rank."""
+        """The full tensors of the weights that are kept, in every rank."""
         return self._lanes.everywhere(self._adamw.kept)
 
     # State.
@@ -239,8 +240,8 @@ class FastEngine(TorchEngine):
 
     def _gradients(self, rows: Sequence[TrainingRow]) -> Tensor:
         """Losses of the rows. The gradient of their weighted losses over their mass is left in the
-        parameters; where it is a sum over lanes, the optimizer has it. Without weights that is the
-        gradient of the mean over all answer tokens."""
+        parameters, or given to the optimizer where it is a sum over lanes. Without weights it is
+        the gradient of the mean over all answer tokens."""
         targets = sum(row.mass for row in rows)
         self._adamw.bad.zero_()
         if not self.model.training:  # to tell all modules takes milliseconds
@@ -359,7 +360,7 @@ def copies_of(weights: Mapping[str, Tensor], device: torch.device) -> dict[str, 
 @dataclass
 class OneLane:
     """The whole batch in one process, which has nothing to divide: the plain case of what
-    `DataParallel` and `FullSharding` do between lanes and ranks (`parallel.py`).
+    `DataParallel` and `FullSharding` do between lanes and ranks (`Lanes` in `parallel.py`).
 
     evaluated: the model that predicts.
     owned: the parameters whose masters and moments are here: all.
@@ -410,6 +411,23 @@ class OneLane:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *error: object) -> None: ...
+
+
+def lanes_over(
+    model: Any, parameters: Mapping[str, nn.Parameter], settings: TrainingSettings, ranks: Ranks
+) -> DataParallel | FullSharding:
+    """What divides a step between lanes and ranks, by the recipe's `sharding`.
+
+    UsageError where there is not a tensor for each process to own.
+    """
+    if ranks.world > len(parameters):
+        raise UsageError(
+            f"{ranks.world} processes were started, but only {len(parameters)} tensors are "
+            f"trained, and each process needs one; start at most {len(parameters)}"
+        )
+    if settings.full_sharding:
+        return FullSharding(model, settings.lanes, ranks, settings.bf16)
+    return DataParallel(model, parameters, settings.lanes, ranks, settings.bf16)
 
 
 def even_batches(sizes: Sequence[int], most: int) -> list[list[int]]:

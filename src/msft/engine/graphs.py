@@ -29,7 +29,7 @@ so.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from math import isfinite
 from typing import Any, Protocol
 
@@ -195,9 +195,14 @@ class StepGraphs:
         ]
 
 
-PartGradients = Callable[[PackedRows, int, Tensor], Tensor]
-"""gradients(line, longest, targets) returns row losses and leaves their gradient, divided by
-`targets`, in the parameters."""
+class Gradients(Protocol):
+    """Row losses of a padded line; their gradient, divided by the mass of the step's rows, is left
+    in the parameters.
+
+    targets: the mass, where the line is a part of the step; None: the line has all of the rows.
+    """
+
+    def __call__(self, line: PackedRows, longest: int, targets: Tensor | None = None) -> Tensor: ...
 
 
 class PartGraphs:
@@ -209,7 +214,7 @@ class PartGraphs:
 
     def __init__(
         self,
-        gradients: PartGradients,
+        gradients: Gradients,
         parameters: Iterable[nn.Parameter],
         rows: int,
         longest: int,
@@ -221,7 +226,9 @@ class PartGraphs:
         self._targets = torch.ones((), device=device)
         self._held: list[Tensor] = []
         shape = (rows, longest, device, recorder)
-        self._graphs: StepGraphs | None = StepGraphs(self._work, self._rehearse, *shape)
+        self._graphs: StepGraphs | None = StepGraphs(
+            self._work, partial(self._work, keep=False), *shape
+        )
         self.way = KernelChoice("recorded")
 
     def run(self, rows: Sequence[TrainingRow], targets: float, most_tokens: int) -> Tensor | None:
@@ -246,21 +253,17 @@ class PartGraphs:
                 parameter.grad = before.add_(gradient)
         return losses
 
-    def _work(self, line: PackedRows, longest: int) -> Tensor:
+    def _work(self, line: PackedRows, longest: int, keep: bool = True) -> Tensor:
+        """keep: copy the gradients to where a replay leaves them."""
         self._forget()
         losses = self._gradients(line, longest, self._targets)
         found = [(h, p.grad) for h, p in zip(self._held, self._parameters, strict=True)]
-        with torch.no_grad():
-            torch._foreach_copy_(
-                [held for held, grad in found if grad is not None],
-                [grad for _, grad in found if grad is not None],
-            )
-        self._forget()
-        return losses
-
-    def _rehearse(self, line: PackedRows, longest: int) -> Tensor:
-        self._forget()
-        losses = self._gradients(line, longest, self._targets)
+        if keep:
+            with torch.no_grad():
+                torch._foreach_copy_(
+                    [held for held, grad in found if grad is not None],
+                    [grad for _, grad in found if grad is not None],
+                )
         self._forget()
         return losses
 
@@ -269,21 +272,7 @@ class PartGraphs:
             parameter.grad = None
 
 
-def room_in(tokens: int) -> int:
-    """The most tokens of rows that a recorded part of `tokens` tokens has beside its padding."""
-    return max(tokens // TOKENS * TOKENS - 1, 1) if tokens > TOKENS else tokens
-
-
 UNRECORDED = "fp32, dropout, a large model or little memory"
-
-
-class Gradients(Protocol):
-    """Row losses of a padded line; its gradient is left in the parameters.
-
-    targets: of the whole step, where the line is a part of it.
-    """
-
-    def __call__(self, line: PackedRows, longest: int, targets: Tensor | None = None) -> Tensor: ...
 
 
 class Recording:
@@ -293,7 +282,7 @@ class Recording:
 
     gradients, parameters: the backward pass, and the parameters that are trained.
     in_lanes: a step is a sum over lanes.
-    recorder: makes what records; None: what this device has.
+    recorder: makes the recorder; None: the one that this device has.
     way: how steps go now.
     """
 
@@ -366,5 +355,8 @@ class Recording:
         return losses
 
     def room(self, most_tokens: int) -> int:
-        """The most tokens of rows in one pass of `most_tokens` tokens with its padding."""
-        return most_tokens if self._parts is None else room_in(most_tokens)
+        """The most tokens of rows in one pass of `most_tokens` tokens, which has a token of padding
+        at least where it is recorded."""
+        if self._parts is None or most_tokens <= TOKENS:
+            return most_tokens
+        return most_tokens // TOKENS * TOKENS - 1

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.decode.decoder import Decoder
-from msft.engine.kernels import NO_LABEL, answer_losses
+from msft.engine.kernels import NO_LABEL, answer_losses, cause_of
 from msft.engine.model.loading import LoadedModel
 from msft.engine.packing import NAME as ATTENTION
 from msft.engine.packing import RowLayout, TrainingRow, logits_of, packed
@@ -79,26 +79,17 @@ def leak_of(model: Any, half: bool = False, longest: int | None = None) -> str |
     def trial(lengths: Sequence[int]) -> str | None:
         return _packed_leak(model, rounding, lengths) or _decoding_leak(model, rounding, lengths)
 
-    try:
-        with torch.no_grad():
-            return _beyond_windows(model, trial, longest)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # a model that knows no packed rows fails in its own way
-        return f"it cannot run packed rows ({_reason(error)})"
+    return _tried("it cannot run packed rows", lambda: _beyond_windows(model, trial, longest))
 
 
 def padding_leak(loaded: LoadedModel, longest: int | None = None) -> str | None:
     """Why rows of a padded batch are not what they are alone, in words; None: they are."""
-    model = loaded.model
-    model.eval()
-    try:
-        with torch.no_grad():
-            return _beyond_windows(model, lambda lengths: _padded_leak(loaded, lengths), longest)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        return f"it cannot run padded rows ({_reason(error)})"
+    model = loaded.model.eval()
+
+    def trial(lengths: Sequence[int]) -> str | None:
+        return _padded_leak(loaded, lengths)
+
+    return _tried("it cannot run padded rows", lambda: _beyond_windows(model, trial, longest))
 
 
 def fault_of(model: Any, longest: int | None = None) -> str | None:
@@ -107,16 +98,24 @@ def fault_of(model: Any, longest: int | None = None) -> str | None:
     def trial(lengths: Sequence[int]) -> str | None:
         return "its tokens see those that come after them" if sees_ahead(model) else None
 
-    try:
-        device = model.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    def trained() -> str | None:
+        with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
             _early_gradient(model.train())
         model.eval()
         return _beyond_windows(model, trial, longest)
+
+    return _tried(f"it cannot train a row of {LENGTHS[0]} tokens", trained)
+
+
+def _tried(failure: str, work: Callable[[], str | None]) -> str | None:
+    """What `work` finds, or how it fails: each model has its own way to fail."""
+    try:
+        with torch.no_grad():
+            return work()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        return f"it cannot train a row of {LENGTHS[0]} tokens ({_reason(error)})"
+        return f"{failure} ({cause_of(error)})"
 
 
 def sees_ahead(model: Any) -> bool:
@@ -159,7 +158,7 @@ def _beyond_windows(model: Any, trial: Trial, longest: int | None) -> str | None
 
 
 def _own_losses(model: Any) -> list[float]:
-    """Of rows that are alone, with attention and mask as transformers has them."""
+    """Losses of rows that are alone, with attention and mask as transformers has them."""
     ours = model.config._attn_implementation
     if ours == ATTENTION:
         model.set_attn_implementation("eager")
@@ -310,10 +309,6 @@ def _token(model: Any, number: int) -> int:
     return 2 + number % (vocabulary - 2)
 
 
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0][:200]
-
-
 def _near(one: float, other: float, share: float) -> bool:
     return abs(one - other) <= share * max(abs(one), abs(other), 1e-6)
 
@@ -387,7 +382,7 @@ def short_sight(
             return False
         return True
 
-    names = sorted({name for config, _ in configs for name in _lengths(vars(config), most)})
+    names = sorted({name for config, _ in configs for name, _ in _lengths(vars(config), most)})
     chosen = tuple(names)
     if names and not made_small(names):
         chosen = ()
@@ -397,9 +392,15 @@ def short_sight(
         if chosen:
             made_small(chosen)
     others = {name for name in names if name not in chosen}
-    stays = [n for config, _ in configs for n in _numbers(vars(config), others, most)]
+    stays = [
+        number
+        for config, _ in configs
+        for name, value in _lengths(vars(config), most)
+        for number in (value if isinstance(value, list | tuple) else [value])
+        if name in others and _small(number, most) != number and number < LONG
+    ]
     try:
-        yield Sight(chosen, tuple(sorted(others)), max((n for n in stays if n < LONG), default=0))
+        yield Sight(chosen, tuple(sorted(others)), max(stays, default=0))
     finally:
         restore()
 
@@ -461,8 +462,8 @@ def _is_config(value: Any) -> bool:
     return isinstance(value, PreTrainedConfig)
 
 
-def _lengths(values: Mapping[Any, Any], most: float) -> Iterator[str]:
-    """Names of numbers that may be lengths, those in inner objects too."""
+def _lengths(values: Mapping[Any, Any], most: float) -> Iterator[tuple[str, Any]]:
+    """Numbers, or lists of them, that may be lengths, by their names; in inner objects too."""
     for key, value in values.items():
         name = str(key)
         if name.startswith("_") or SIZES.search(name) or _is_config(value):
@@ -470,17 +471,7 @@ def _lengths(values: Mapping[Any, Any], most: float) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _lengths(value, most)
         elif _small(value, most) != value:
-            yield name
-
-
-def _numbers(values: Mapping[Any, Any], names: Collection[str], most: float) -> Iterator[int]:
-    """The numbers of these names that could be made small."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, names, most)
-        elif str(key) in names:
-            every = value if isinstance(value, list | tuple) else [value]
-            yield from (each for each in every if _small(each, most) != each)
+            yield name, value
 
 
 def _smaller(config: Any, names: Collection[str], most: float) -> dict[str, Any]:

@@ -57,17 +57,10 @@ class Paths:
     reason: str
 
     @staticmethod
-    def of(
-        attention: KernelChoice,
-        steps: KernelChoice,
-        layers: KernelChoice,
-        optimizer: KernelChoice,
-        decoding: KernelChoice,
-    ) -> "Paths":
-        ways = (attention, steps, layers, optimizer, decoding)
+    def of(*ways: KernelChoice) -> "Paths":
+        """ways: of the five parts, in the order of the fields."""
         reasons = dict.fromkeys(way.reason for way in ways if way.reason)
-        paths = (attention.path, steps.path, layers.path, optimizer.path, decoding.path)
-        return Paths(*paths, "; ".join(reasons))
+        return Paths(*[*(way.path for way in ways), "; ".join(reasons)])
 
     def __str__(self) -> str:
         parts = [f"{part} {path}" for part, path in asdict(self).items() if part != "reason"]
@@ -213,7 +206,7 @@ def update_of(*tensors: Any) -> Any:
 
 def machine_paths() -> Paths:
     """The paths of a long run here: a small model in bf16 on CUDA, rows short, nothing odd."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_here()
     if device.type != "cuda":
         plain = ("sdpa", "eager", "plain", "torch", "plain")
         return Paths.of(*(KernelChoice(path, NO_CUDA) for path in plain))

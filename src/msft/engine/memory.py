@@ -27,7 +27,7 @@ from msft.engine.kernels import optimizer_way
 from msft.engine.model.folders import is_ours
 from msft.engine.model.loading import DTYPES
 from msft.engine.model.shape import ModelShape
-from msft.engine.ranks import SLICED_TOGETHER
+from msft.engine.sharding import SLICED_TOGETHER
 from msft.errors import NoRoom
 from msft.recipe.recipe import Recipe
 from msft.search.feeds import steps_of
@@ -80,24 +80,6 @@ def free_disk(folder: Path) -> int:
     while not there.exists():
         there = there.parent
     return shutil.disk_usage(there).free
-
-
-def no_room(name: str, least: int, room: FreeMemory, cures: Mapping[str, int]) -> NoRoom:
-    """Fewer bytes are free than the run needs at least.
-
-    cures: changes of the recipe, and what it would need at least with each.
-    """
-    where = "the GPU" if room.kind == "cuda" else "this machine"
-    better = [
-        f"{cure} ({_gb(needed)}{'' if needed <= room.free else ', which is still too much'})"
-        for cure, needed in cures.items()
-        if needed < least
-    ]
-    return NoRoom(
-        f"{name} needs {_gb(least)} of memory at least, but {where} has {_gb(room.free)} free. "
-        "That is weights, moments, gradients and one row; smaller batches do not make it less. "
-        f"Use {', or '.join([*better, 'a smaller model'])}, or a larger machine"
-    )
 
 
 def refuse_full_disk(folder: Path, needed: int, cured_by: Callable[[], str] = str) -> None:
@@ -177,8 +159,8 @@ class Demand:
     trained: weights of an adapter, which alone are trained; None: all are.
     frozen: bytes of the frozen weights beside an adapter.
     merged: bytes of the plain model that is evaluated in place of an adapter's; 0: there is none.
-    ranks: have fp32 weights, moments and the average between them.
-    sliced: and gradients, with `sharding: full`, which cuts them into slices as they come.
+    ranks: processes that share fp32 weights, moments and the average.
+    sliced: they share gradients too, with `sharding: full`, which cuts gradients into slices.
     """
 
     batch_tokens: int
@@ -215,7 +197,10 @@ def demand_of(
     shape: ModelShape,
     total: int | None = None,
 ) -> Demand:
-    """total: bytes of the device's memory; None: as it says."""
+    """What the training of a recipe asks of a device's memory.
+
+    total: bytes of the device's memory; None: ask the device.
+    """
     datasets, sizes = corpus.datasets.values(), corpus.epochs(recipe).values()
     batches = [1.5 * recipe.train_batch_size * size.tokens / size.rows for size in sizes]
     every = [row for dataset in datasets for row in dataset.train.rows]
@@ -243,8 +228,8 @@ def demand_of(
 def merged_bytes(
     shape: ModelShape, bf16: bool, device: torch.device, total: int | None = None
 ) -> int:
-    """Of the plain model that is evaluated beside an adapter's; 0 where that would take more than
-    a quarter of the device's memory, and evaluation goes through the adapter.
+    """Bytes of the plain model that is evaluated in place of one with an adapter; 0 where that
+    would take more than a quarter of the device's memory, and evaluation goes through the adapter.
 
     All of the memory counts, not what is free: a resumed run must go the same way.
     """
@@ -256,9 +241,14 @@ def merged_bytes(
 
 
 def frozen_bytes(shape: ModelShape, bf16: bool, four_bit: bool, fp8: bool = False) -> int:
-    """Of weights that are not trained; the head and the embeddings are never packed."""
+    """Bytes of the weights that are not trained; head and embeddings are never packed."""
     packed, each = shape.packed_weights() if four_bit or fp8 else 0, FP8 if fp8 else PACKED
     return (BF16 if bf16 else FP32) * (shape.parameters - packed) + round(each * packed)
+
+
+def evaluated_tokens(recipe: Recipe, kind: str) -> int:
+    """The most tokens of a forward pass that keeps nothing."""
+    return 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[kind])
 
 
 def in_bf16(recipe: Recipe, device: torch.device) -> bool:
@@ -298,7 +288,7 @@ def cpu_fit(checkpointing: Checkpointing) -> Fit:
 
 
 def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkpointing) -> Fit:
-    """Of a GPU before the model is there; `free`: of a device that holds nothing yet."""
+    """How the engine works on a GPU; free: its free bytes before the model is there."""
 
     def fitting(again: bool, parts: bool) -> int:
         needed = held_bytes(shape, demand) + gradient_bytes(shape, demand, parts)
@@ -318,9 +308,12 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
 
 
 def held_bytes(shape: ModelShape, demand: Demand) -> int:
-    """Frozen weights, and the plain model; of those trained fp32 weights, moments, in bf16 the
-    working copy, and the average; in fp32 every rank works with all weights, its own and copies,
-    or scores with all of them beside its slices."""
+    """Bytes that are there all the time: frozen weights and the merged model; of the weights that
+    are trained masters, moments, average and, in bf16, the working copy.
+
+    In fp32 masters are the working weights. But with slices every rank has all working weights
+    beside its own masters.
+    """
     moments = 2 * (BF16 if demand.half_moments else FP32)
     working = BF16 if demand.bf16 else FP32
     shared = moments + (FP32 if demand.bf16 or demand.sliced else 0)
@@ -334,9 +327,9 @@ def average_bytes(shape: ModelShape, demand: Demand) -> int:
 
 
 def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
-    """Gradients; `parts`: with the fp32 copy in which micro-batches add up.
+    """Bytes of gradients; with slices, of the slices of a rank and of gradients not yet cut.
 
-    Of slices those of a rank, and those that are still whole.
+    parts: with the fp32 copy in which micro-batches add up.
     """
     if demand.sliced:
         summed = FP32 * shape.parameters if parts else 0
@@ -349,7 +342,7 @@ def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
 
 
 def step_bytes(shape: ModelShape, demand: Demand) -> int:
-    """Gradients, and what the optimizer's step takes beside them."""
+    """Bytes of gradients, and of what the optimizer's step takes beside them."""
     gradients = gradient_bytes(shape, demand, parts=False)
     if demand.lean or not demand.bf16:
         return gradients
@@ -360,17 +353,17 @@ def step_bytes(shape: ModelShape, demand: Demand) -> int:
 
 
 def uncut_bytes(shape: ModelShape, width: int) -> int:
-    """Of the gradients that `sharding: full` has whole at a time: of both ends, and of the layers
-    that are cut into slices together and those before them."""
+    """Bytes of the gradients that `sharding: full` has whole at a time: of embeddings and head, of
+    the layers that are cut into slices together, and of as many layers before them."""
     ends = 2 * shape.vocabulary * shape.hidden
     layers = max(SLICED_TOGETHER, shape.parameters // max(1, shape.layers))
     return width * min(shape.parameters, ends + 2 * layers)
 
 
 def token_bytes(shape: ModelShape, demand: Demand, again: bool) -> float:
-    """Activations that wait for the backward pass, and the head's logits.
+    """Bytes of a token's activations that wait for the backward pass, and of the head's logits.
 
-    again: they are recomputed, all but a layer's input.
+    again: activations are recomputed, all but a layer's input.
     """
     width = BF16 if demand.bf16 else FP32
     layer = width * (10 * shape.hidden + 4 * shape.inner)
@@ -447,16 +440,16 @@ class Checkpoints:
 
     @property
     def aside(self) -> int:
-        """Of the newest one's moments, and what is on its way to the disk."""
+        """Bytes of the newest checkpoint's moments, and of weights on their way to the disk."""
         return self.weights + self.moments
 
     @property
     def in_memory(self) -> int:
-        """How many memory is to hold."""
+        """Checkpoints that memory is to hold."""
         return self.most if self.policy == LEAN else min(NEWEST, self.most)
 
     def held(self, room: FreeMemory) -> tuple[int, int]:
-        """How many memory may hold: where training is, and on a host beside a device."""
+        """Checkpoints that memory may hold: where training is, and on a host beside a device."""
         return held_in(self.each, self.aside, self.in_memory, room)
 
     def disk(self, roomy: bool) -> int:
@@ -659,7 +652,7 @@ def needs_of(
     time (`most_held`), where they are known already or of a device that is not here."""
     demand = demand or demand_of(recipe, corpus, torch.device(room.kind), shape, room.total)
     rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
-    most = 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[room.kind])
+    most = evaluated_tokens(recipe, room.kind)
     sizes = (evaluations or {}).items()
     scored = [size for (_, split), size in sizes if split == recipe.selection_split]
     tokens = sum(size.tokens for size in scored)
@@ -743,7 +736,6 @@ def refuse_no_room(
         "gradient_checkpointing: true": {"gradient_checkpointing": True},
         "max_length: 64, which leaves longer rows out": {"max_length": min(recipe.max_length, 64)},
     }
-
     if recipe.ema_decay is not None:
         changes["ema_decay: null"] = {"ema_decay": None}
     key = "load_in_4bit" if recipe.use_peft else "use_peft"
@@ -753,11 +745,23 @@ def refuse_no_room(
     elif adaptable:
         changes[f"{key}: true"] = {key: True}
 
-    def least(changed: Recipe) -> int:
-        return needs_of(changed, corpus, method, shape, room).memory.least
-
-    cures = {cure: least(replace(recipe, **change)) for cure, change in changes.items()}
-    raise no_room(recipe.model_name_or_path, needed, room, cures)
+    given = (corpus, method, shape, room)
+    cures = {
+        cure: needs_of(replace(recipe, **change), *given).memory.least
+        for cure, change in changes.items()
+    }
+    better = [
+        f"{cure} ({_gb(least)}{'' if least <= room.free else ', which is still too much'})"
+        for cure, least in cures.items()
+        if least < needed
+    ]
+    where = "the GPU" if room.kind == "cuda" else "this machine"
+    raise NoRoom(
+        f"{recipe.model_name_or_path} needs {_gb(needed)} of memory at least, but {where} has "
+        f"{_gb(room.free)} free. That is weights, moments, gradients and one row; smaller batches "
+        "do not make it less. "
+        f"Use {', or '.join([*better, 'a smaller model'])}, or a larger machine"
+    )
 
 
 def memory_of(

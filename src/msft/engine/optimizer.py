@@ -1,14 +1,30 @@
 """The optimizer: learning rates, AdamW on fp32 master weights, and their moving average.
 
-At a learning rate of 1e-5 most updates of a bf16 weight round to nothing. So the weights that are
-trained, stored and handed out are fp32 masters; a bf16 model computes with their rounded copy.
-Masters, moments and gradients lie in fixed tensors, where a recorded step (`graphs.py`)
-finds them again.
+**Masters.** At a learning rate of 1e-5 most updates of a bf16 weight round to nothing. So the
+weights that are trained, stored and handed out are fp32 masters; a bf16 model computes with their
+rounded copy. Masters, moments and gradients lie in fixed tensors, where a recorded step
+(`graphs.py`) finds them again.
 
-With `ema_decay` training moves the raw weights, and their exponential moving average is scored,
-kept and returned. Raw weights and average are fp32 tensors of their own. The model's parameters
-show one of the two at a time: as a copy where the model computes in bf16, else as the tensors
-themselves.
+**A step** is `begin_step` on the host, then `step`, which a graph may have recorded: so everything
+that changes from step to step (rate, count, whether a loss was NaN) is a tensor on the device. With
+gradient g, moments m and v, count t, rate η and decay λ it is
+
+    m ← β₁ m + (1 - β₁) g        v ← β₂ v + (1 - β₂) g²
+    w ← (1 - ηλ) w - η · (m / (1 - β₁ᵗ)) / (√(v / (1 - β₂ᵗ)) + ε)
+
+There are three ways to take it, with the same numbers but for rounding:
+
+- *One kernel* (`_new_update`, `_numbers`; `accel/adamw_kernel.py`) for bf16 models on CUDA. It
+  reads gradients in bf16 or fp32. In one pass it writes masters, moments, working copy and average.
+- *torch's fused AdamW* (`_fused_step`) with fp32 moments where there is no kernel.
+- *By hand, tensor by tensor* (`_halved_step`) with bf16 moments where there is no kernel.
+
+The last two leave working copy and average to `refresh` and `MovingAverage.move`.
+
+**The average.** With `ema_decay` training moves the raw weights, and their exponential moving
+average is scored, kept and returned. Raw weights and average are fp32 tensors of their own. The
+model's parameters show one of the two at a time: as a copy where the model computes in bf16, else
+as the tensors themselves.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,11 +49,11 @@ class TrainingSettings:
     evaluated_tokens: the most tokens of one that keeps nothing.
     batch_rows: the most rows of a step, for recorded steps; 0: none are recorded.
     half_moments: the optimizer's moments in bf16.
-    kernel: whether one kernel takes the optimizer's step; None: where there is one.
+    kernel: whether one kernel takes the optimizer's step; None: where this machine has it.
     ema_decay: what is kept and scored is the moving average of the weights with this decay; None:
         the weights themselves.
-    lanes: of which a step's gradient is the sum.
-    full_sharding: ranks have slices of the weights, and not all of them.
+    lanes: parts of a batch whose gradients are summed in a fixed order (`parallel.py`).
+    full_sharding: each rank has a slice of every master (`sharding.py`).
     """
 
     learning_rate: float = 1e-5
@@ -183,7 +199,7 @@ class AdamW:
     mixed: the model computes in bf16 from now on.
     halved: moments are kept in bf16, rounded at random so that small changes are not lost on
         average; for models whose fp32 moments do not fit.
-    kernel: whether one kernel takes a step (None: where there is one); `way` says which it is.
+    kernel: whether one kernel takes a step; None: where this machine has it. `way` says which.
     ema_decay: of the average; None: there is none.
     """
 
@@ -292,16 +308,8 @@ class AdamW:
 
     def add_up(self) -> None:
         """Add a micro-batch's gradients in fp32; fp32 models do so by themselves."""
-        if not self._mixed or self._halved:
-            return
-        for name, parameter in self._working.items():
-            if parameter.grad is None:
-                continue
-            if name in self._sums:
-                self._sums[name] += parameter.grad
-            else:
-                self._sums[name] = parameter.grad.float()
-            parameter.grad = None
+        if not self._halved:
+            add_up(self._working, self._sums)
 
     def take(self, gradients: Mapping[str, Tensor]) -> None:
         """Use these gradients for the next step. The kernel widens them to fp32 by itself."""
@@ -416,6 +424,18 @@ class AdamW:
         if self.average is not None:
             tensors |= copied({f"{name}.{RAW}": master for name, master in self.masters.items()})
         return {"steps": self._steps, "tensors": tensors}
+
+
+def add_up(parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> None:
+    """Add the gradients of parameters that are not in fp32 to fp32 sums, and drop them."""
+    for name, parameter in parameters.items():
+        if parameter.grad is None or parameter.dtype == torch.float32:
+            continue
+        if name in sums:
+            sums[name] += parameter.grad
+        else:
+            sums[name] = parameter.grad.float()
+        parameter.grad = None
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

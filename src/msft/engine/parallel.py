@@ -1,4 +1,4 @@
-"""Parallel training: one gradient in several lanes and processes, and a model divided between them.
+"""Parallel training: one gradient in several lanes and processes.
 
 **Why lanes.** A sum of floating-point numbers depends on its order. The usual all-reduce adds in
 another order on 2 ranks than on 8: losses part, then scores, and a method that decides by scores
@@ -17,22 +17,14 @@ A process sums the nodes whose lanes it has; the owner of a tensor gets the node
 and completes the tree (`Tree`). So 1, 2 or 8 processes get the same bits. Dropout is seeded by
 lane. Evaluation deals its rows out to the same lanes (`LanePredictor`).
 
-**`sharding: optimizer`** (`DataParallel`) is ZeRO stage 1 (https://arxiv.org/abs/1910.02054). Every
-rank has all working weights. Each tensor has one owner, who alone has its fp32 master and its
-moments (`Ownership`). Gradients travel to owners, updated weights travel to all. A tensor is never
-cut, so a step rounds as it does in one process.
+**Who has what.** Each tensor has one owner, the same for both values of `sharding`. `Lanes` is what
+both have in common, and `lanes_over` in `fast.py` makes the one that a recipe asks for:
 
-**`sharding: full`** (`FullSharding`) uses FSDP2, torch's `fully_shard`. A rank has a slice of the
-first dimension of every tensor, in fp32, which is its master. FSDP2 cuts the gradients of some
-layers into slices as soon as the backward pass has them, so that they are never whole all at once.
-Its own reduce-scatter adds in an order of its own; `TreeReduce` takes its place and adds as the
-tree does, so the bits are those of `sharding: optimizer` (but for the norm that clips gradients).
-In pass j the ranks compute lanes j·W to (j+1)·W - 1 side by side.
-
-FSDP2 usually gathers the weights of a layer before each pass and frees them behind it. Here they
-stay: evaluation needs whole working weights, so they are always there, and training has the same
-ones. A step moves a rank's rows of them; before the next pass the rows of all ranks travel to all.
-The model that predicts is a second one with the same weights, without FSDP2's hooks.
+- `sharding: optimizer` (`DataParallel`, here) is ZeRO stage 1 (https://arxiv.org/abs/1910.02054).
+  Every rank has all working weights. The owner of a tensor alone has its fp32 master and its
+  moments. Gradients travel to owners, updated weights travel to all. A tensor is never cut, so a
+  step rounds as it does in one process.
+- `sharding: full` (`FullSharding` in `sharding.py`) gives each rank a slice of every tensor.
 
 **Outside of training** a rank has the full tensors that it owns, in both cases: `gather_owned`
 makes them of slices, `scatter` goes back, `whole` brings all of them to rank 0 for an export.
@@ -41,19 +33,15 @@ have the weights that owners have moved. `OneLane` in `fast.py` has the same ver
 which has nothing to divide. How ranks meet is in `ranks.py`.
 """
 
-import copy
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from msft.engine.decode.decoder import question
-from msft.engine.optimizer import TrainingSettings, refuse_other_model
-from msft.engine.ranks import Sharded
-from msft.errors import UsageError
+from msft.engine.optimizer import AdamW, add_up
 from msft.example import Encoded
 from msft.ranks import Ranks
 from msft.run.engine import Generated, Likelihoods, Predictor, StopRow
@@ -120,12 +108,12 @@ class LanePredictor:
     """
 
     def __init__(
-        self, predictor: Predictor, lanes: int, ranks: Ranks, refresh: Callable[[], None] | None
+        self, predictor: Predictor, lanes: int, ranks: Ranks, refresh: Callable[[], None]
     ) -> None:
         self._predictor = predictor
         self._lanes = lanes
         self._ranks = ranks
-        self._refresh = refresh or (lambda: None)
+        self._refresh = refresh
 
     def generate(
         self,
@@ -144,35 +132,36 @@ class LanePredictor:
                 [groups[n] for n in numbers],
             )
             found.append((numbers, said.rows, said.tokens))
-        rows: dict[int, list[int]] = {}
-        tokens = 0
-        for part in self._ranks.gather("answers", found):
-            for numbers, texts, took in part:
-                rows |= dict(zip(numbers, texts, strict=True))
-                tokens += took
-        return Generated([rows[n] for n in range(len(prompts))], tokens)
+        return Generated(*self._gathered("answers", found, len(prompts)))
 
     def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
         self._refresh()
-        asked = [
-            (
-                numbers,
-                self._predictor.measure([rows[n] for n in numbers], [groups[n] for n in numbers]),
-            )
-            for numbers in self._mine(units([question(row) for row in rows], groups))
-        ]
+        asked: list[tuple[list[int], Callable[[], Likelihoods]]] = []
+        for numbers in self._mine(units([question(row) for row in rows], groups)):
+            part = [rows[n] for n in numbers], [groups[n] for n in numbers]
+            asked.append((numbers, self._predictor.measure(*part)))
 
         def gathered() -> Likelihoods:
-            found = [(numbers, part.rows, part.tokens) for numbers, part in _known(asked)]
-            sums: dict[int, float] = {}
-            tokens = 0
-            for part in self._ranks.gather("likelihoods", found):
-                for numbers, losses, took in part:
-                    sums |= dict(zip(numbers, losses, strict=True))
-                    tokens += took
-            return Likelihoods([sums[n] for n in range(len(rows))], tokens)
+            known = [(numbers, measured()) for numbers, measured in asked]
+            found = [(numbers, part.rows, part.tokens) for numbers, part in known]
+            return Likelihoods(*self._gathered("likelihoods", found, len(rows)))
 
         return gathered
+
+    def _gathered(
+        self, meeting: str, found: Sequence[tuple[list[int], list[Item], int]], count: int
+    ) -> tuple[list[Item], int]:
+        """What all ranks have found of each row, in the rows' order; and the sum of tokens.
+
+        found: of each lane of this rank its rows' numbers, what was found, and tokens.
+        """
+        rows: dict[int, Item] = {}
+        tokens = 0
+        for part in self._ranks.gather(meeting, found):
+            for numbers, each, took in part:
+                rows |= dict(zip(numbers, each, strict=True))
+                tokens += took
+        return [rows[n] for n in range(count)], tokens
 
     def _mine(self, unit: Sequence[int]) -> list[list[int]]:
         """The rows of each lane of this process that has any."""
@@ -181,115 +170,8 @@ class LanePredictor:
         return [numbers for numbers in lanes if numbers]
 
 
-def _known(
-    asked: Sequence[tuple[list[int], Callable[[], Likelihoods]]],
-) -> list[tuple[list[int], Likelihoods]]:
-    return [(numbers, likelihoods()) for numbers, likelihoods in asked]
-
-
-Gradients = dict[str, Tensor]
-
 AT_ONCE = 2**25
 """Numbers of one owner that travel at a time; a larger tensor travels alone."""
-
-
-class Ownership:
-    """Who owns what, and how it gets there.
-
-    parameters: the model's that are trained, the same on every rank.
-    """
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter], lanes: int, ranks: Ranks) -> None:
-        self.ranks = ranks
-        self._lanes = lanes
-        self._parameters = parameters
-        sizes = {name: p.numel() for name, p in parameters.items()}
-        self._owners = owners(sizes, ranks.world)
-        self.owned = {n: p for n, p in parameters.items() if self._owners[n] == ranks.rank}
-        self._rounds = rounds(self._owners, sizes, ranks.world)
-        self._nodes = [nodes_of(rank, ranks.world, lanes) for rank in range(ranks.world)]
-
-    def completed(self, parts: Sequence[Gradients]) -> Gradients:
-        """The tree's root for what this rank owns, from the parts that each rank has."""
-        if self.ranks.world == 1:
-            return parts[0]
-        mine: Gradients = {}
-        for turn, owned in enumerate(self._rounds):
-            sent = [
-                part[name].reshape(-1).float()
-                for names in owned
-                for part in parts
-                for name in names
-            ]
-            sizes = [len(parts) * self._size(names) for names in owned]
-            here = owned[self.ranks.rank]
-            wanted = [len(nodes) * self._size(here) for nodes in self._nodes]
-            got = self.ranks.exchange(f"gradients {turn}", torch.cat(sent), sizes, wanted)
-            if here:
-                whole = self._root(got.split(self._size(here)))
-                split = torch.split(whole, [self._parameters[name].numel() for name in here])
-                pairs = zip(here, split, strict=True)
-                mine |= {name: flat.view_as(self._parameters[name]) for name, flat in pairs}
-        return {name: mine[name] for name in self.owned}
-
-    def _root(self, parts: Iterable[Tensor]) -> Tensor:
-        tree = Tree[Tensor](self._lanes, lambda first, second: first.add_(second))
-        nodes = (node for rank in self._nodes for node in rank)
-        for node, part in zip(nodes, parts, strict=True):
-            tree.push(node, part)
-        return tree.parts[0][1]
-
-    def _size(self, names: Iterable[str]) -> int:
-        return sum(self._parameters[name].numel() for name in names)
-
-    def broadcast(self) -> None:
-        """Let every rank have the working weights of their owners."""
-        if self.ranks.world > 1:
-            self._travel(self._parameters)
-
-    def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """All tensors of which each rank has its own, in fp32, in every rank."""
-        if self.ranks.world == 1:
-            return owned
-        held = {
-            name: owned[name] if name in owned else torch.empty_like(p, dtype=torch.float32)
-            for name, p in self._parameters.items()
-        }
-        self._travel(held)
-        return held
-
-    def _travel(self, tensors: Mapping[str, Tensor]) -> None:
-        with torch.no_grad():
-            for turn, owned in enumerate(self._rounds):
-                for owner, names in enumerate(owned):
-                    self._send_from(f"weights {turn}", [tensors[name] for name in names], owner)
-
-    def _send_from(self, meeting: str, held: Sequence[Tensor], owner: int) -> None:
-        if not held:
-            return
-        sizes = [tensor.numel() for tensor in held]
-        if owner == self.ranks.rank:
-            flat = torch.cat([tensor.detach().reshape(-1) for tensor in held])
-            self.ranks.spread(meeting, flat, owner)
-            return
-        flat = held[0].new_empty(sum(sizes))
-        self.ranks.spread(meeting, flat, owner)
-        for tensor, piece in zip(held, torch.split(flat, sizes), strict=True):
-            tensor.copy_(piece.view_as(tensor))
-
-    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
-        """All tensors of which each rank has its own, in rank 0; None in the others."""
-        if self.ranks.world == 1:
-            return owned
-        found: dict[str, Tensor] = {}
-        for name, parameter in self._parameters.items():
-            held = torch.empty(parameter.shape, dtype=torch.float32, device=parameter.device)
-            if name in owned:
-                held.copy_(owned[name])
-            self.ranks.spread(f"whole {name}", held, self._owners[name])
-            if self.ranks.rank == 0:
-                found[name] = held.cpu()
-        return found if self.ranks.rank == 0 else None
 
 
 def owners(sizes: Mapping[str, int], world: int) -> dict[str, int]:
@@ -321,169 +203,89 @@ def rounds(
     ]
 
 
-class Slices:
-    """The tensors of a model in slices.
-
-    whole: the shape of each tensor.
-    names: of the tensors that this rank owns when they are whole.
-    """
-
-    def __init__(self, whole: Mapping[str, torch.Size], ranks: Ranks) -> None:
-        self.ranks = ranks
-        self._whole = whole
-        sizes = {name: shape.numel() for name, shape in whole.items()}
-        self.owner = owners(sizes, ranks.world)
-        self.rounds = rounds(self.owner, sizes, ranks.world)
-        self.names = [name for name, owner in self.owner.items() if owner == ranks.rank]
-
-    def gather_owned(self, slices: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The full tensors that this rank owns, gathered from all slices."""
-        found: dict[str, Tensor] = {}
-        for kind in _kinds(slices, self._whole):
-            for place, turn in enumerate(self.rounds):
-                mine = turn[self.ranks.rank]
-                sent = [slices[name + kind].reshape(-1) for names in turn for name in names]
-                sizes = [self._numbers(names, self.ranks.rank) for names in turn]
-                wanted = [self._numbers(mine, rank) for rank in range(self.ranks.world)]
-                here = f"whole tensors {place}{kind}"
-                flat = self.ranks.exchange(here, torch.cat(sent), sizes, wanted)
-                got = torch.split(flat, wanted)
-                for name in mine:
-                    found[name + kind] = slices[name + kind].new_empty(self._whole[name])
-                for rank, flat in enumerate(got):
-                    parts = [self.slice(found[name + kind], rank) for name in mine]
-                    pieces = torch.split(flat, [part.numel() for part in parts])
-                    for part, piece in zip(parts, pieces, strict=True):
-                        part.copy_(piece.view_as(part))
-        return found
-
-    def scatter(self, whole: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The slices of this rank, from the full tensors that each rank owns.
-
-        here: slices of the same shapes.
-        """
-        found: dict[str, Tensor] = {}
-        kinds = _kinds(whole, self._whole)
-        for kind in sorted(set().union(*self.ranks.gather("kinds of tensors", kinds))):
-            for place, turn in enumerate(self.rounds):
-                mine, world = turn[self.ranks.rank], range(self.ranks.world)
-                sent = [
-                    self.slice(whole[name + kind], rank).reshape(-1)
-                    for rank in world
-                    for name in mine
-                ]
-                sizes = [self._numbers(mine, rank) for rank in world]
-                wanted = [self._numbers(names, self.ranks.rank) for names in turn]
-                device = next(iter(here.values())).device
-                flat = torch.cat(sent).to(device) if sent else torch.empty(0, device=device)
-                flat = self.ranks.exchange(f"slices {place}{kind}", flat, sizes, wanted)
-                got = torch.split(flat, wanted)
-                for names, piece in zip(turn, got, strict=True):
-                    pieces = torch.split(piece, [here[name].numel() for name in names])
-                    for name, part in zip(names, pieces, strict=True):
-                        found[name + kind] = part.view_as(here[name])
-        return found
-
-    def slice(self, tensor: Tensor, rank: int) -> Tensor:
-        """The rows that FSDP2 gives a rank."""
-        each = -(-len(tensor) // self.ranks.world)
-        return tensor[min(rank * each, len(tensor)) : (rank + 1) * each]
-
-    def _numbers(self, names: Sequence[str], rank: int) -> int:
-        total = 0
-        for name in names:
-            first, *rest = self._whole[name]
-            each = -(-first // self.ranks.world)
-            rows = min(first, (rank + 1) * each) - min(first, rank * each)
-            total += rows * torch.Size(rest).numel()
-        return total
-
-
-def _kinds(tensors: Iterable[str], names: Container[str]) -> list[str]:
-    """Suffixes of tensor names: empty for weights, `.exp_avg` or `.exp_avg_sq` for moments."""
-    ends = ("" if key in names else "." + key.rpartition(".")[2] for key in tensors)
-    return sorted(set(ends))
-
-
+Gradients = dict[str, Tensor]
 Row = TypeVar("Row")
 Backward = Callable[[Sequence[Row], float], Tensor]
 Split = Callable[[Sequence[Row]], list[list[Row]]]
 
 
-class Average(Protocol):
-    """A moving average of weights; see `MovingAverage` in `optimizer.py`."""
-
-    told: Callable[[], None]
-
-
-class Optimizer(Protocol):
-    """What an optimizer is told; see `optimizer.py`."""
-
-    bad: Tensor
-    norm_of: Callable[[Mapping[str, Tensor]], Tensor]
-    reseed: Callable[[int, str], None] | None
-
-    @property
-    def average(self) -> Average | None: ...
-    def load(self, weights: Mapping[str, Tensor]) -> None: ...
-    def add_up(self) -> None: ...
-    def take(self, gradients: Mapping[str, Tensor]) -> None: ...
-    def forget(self) -> None: ...
-
-
-class DataParallel:
-    """Who owns what, and how gradients and weights get there.
+class Lanes(ABC):
+    """What both ways to share a step have in common: who owns which tensor, evaluation in lanes,
+    and randomness that depends on the lane and not on the rank that computes it.
 
     parameters: the model's that are trained, the same on every rank.
+    mixed: the model computes in bf16.
+    evaluated: the model that predicts.
+    owned: the parameters whose masters and moments this rank has.
+    names: the tensors that this rank owns.
     """
 
+    evaluated: Any
+    owned: Mapping[str, nn.Parameter]
+
     def __init__(
-        self,
-        model: Any,
-        parameters: Mapping[str, nn.Parameter],
-        lanes: int,
-        ranks: Ranks,
-        bf16: bool,
+        self, parameters: Mapping[str, nn.Parameter], lanes: int, ranks: Ranks, mixed: bool
     ) -> None:
-        self.evaluated = model
-        self.mixed = bf16
-        self.lanes = lanes
-        self.ranks = ranks
-        self._parameters = parameters
-        self._ownership = ownership = Ownership(parameters, lanes, ranks)
-        self.owned: Mapping[str, nn.Parameter] = ownership.owned
-        self.names: Collection[str] = ownership.owned
-        self.broadcast, self.whole = ownership.broadcast, ownership.whole
-        self.everywhere = ownership.everywhere
-        self._sums: Gradients = {}
-        self._places: Tensor | None = None
+        self.lanes, self.ranks, self.mixed = lanes, ranks, mixed
+        self._device = next(iter(parameters.values())).device
+        self._shapes = {name: p.shape for name, p in parameters.items()}
+        sizes = {name: p.numel() for name, p in parameters.items()}
+        self._owner = owners(sizes, ranks.world)
+        self._rounds = rounds(self._owner, sizes, ranks.world)
+        self.names = [name for name, owner in self._owner.items() if owner == ranks.rank]
         self._seed = 0
         self._step = self._tried_at = 0
 
-    def bind(self, optimizer: Optimizer) -> None:
-        """Let an optimizer of what this rank owns know of the others."""
+    def bind(self, optimizer: AdamW) -> None:
+        """Let the optimizer of what this rank owns know of the others."""
         self._optimizer = optimizer
         optimizer.norm_of = self.norm
-        optimizer.reseed = self._reseed
         if optimizer.average is not None:
             optimizer.average.told = self.broadcast
-        if self.mixed:
-            for parameter in self._parameters.values():
-                parameter.data = parameter.data.bfloat16()
 
-    def predictor(self, predictor: Predictor, refresh: Callable[[], None] | None) -> Predictor:
-        return LanePredictor(predictor, self.lanes, self.ranks, refresh)
+    @abstractmethod
+    def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """The norm of the gradients of all ranks."""
 
-    def gather_owned(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The full tensors that this rank owns: it has them already."""
-        return tensors
+    @abstractmethod
+    def broadcast(self) -> None:
+        """Let every rank have the working weights that their owners have moved."""
+
+    @abstractmethod
+    def wait_for_weights(self) -> None:
+        """Until the model that predicts has the weights that were moved last."""
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        self._optimizer.load(weights)
+        """Masters from the full tensors that this rank owns."""
+        self._optimizer.load(self.scatter(weights))
         self.broadcast()
 
-    def scatter(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def gather_owned(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The full tensors that this rank owns, from what its optimizer has of all."""
         return tensors
+
+    def scatter(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What the optimizer of this rank has, from the full tensors that each rank owns."""
+        return tensors
+
+    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+        """All tensors of which each rank has its own, in rank 0; None in the others."""
+        if self.ranks.world == 1:
+            return owned
+        found: dict[str, Tensor] = {}
+        for name, shape in self._shapes.items():
+            held = torch.empty(shape, dtype=torch.float32, device=self._device)
+            if name in owned:
+                held.copy_(owned[name])
+            self.ranks.spread(f"whole {name}", held, self._owner[name])
+            if self.ranks.rank == 0:
+                found[name] = held.cpu()
+        return found if self.ranks.rank == 0 else None
+
+    def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """All tensors of which each rank has its own, in every rank. Only an adapter asks for them,
+        and `sharding: full` is refused with one."""
+        raise NotImplementedError
 
     # Rows.
 
@@ -494,17 +296,46 @@ class DataParallel:
 
     def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
         """Losses of all rows, each lane measured by the rank that has it."""
-        losses = torch.zeros(len(rows), device=self._optimizer.bad.device)
+        self.wait_for_weights()
+        losses = torch.zeros(len(rows), device=self._device)
         for lane, part in self.mine(rows):
             if part:
                 losses[lane :: self.lanes] = measured(part)
         every: Tensor = self.ranks.total("losses of rows", losses)
         return every
 
-    # Randomness: dropout is seeded by lane, so it does not depend on the rank that computes it.
+    def predictor(self, predictor: Predictor, refresh: Callable[[], None] | None) -> Predictor:
+        def up_to_date() -> None:
+            if refresh is not None:
+                refresh()
+            self.wait_for_weights()
+
+        return LanePredictor(predictor, self.lanes, self.ranks, up_to_date)
+
+    def forget(self) -> None:
+        """Drop all gradients."""
+        self._optimizer.forget()
+
+    def _end_step(self, losses: Tensor) -> Tensor:
+        """Losses of all rows in every rank, of which each rank has some and zeros. If one is not a
+        number in any rank, `bad` is 1 in all.
+
+        losses: with one more number, for `bad`.
+        """
+        bad = self._optimizer.bad
+        losses[-1] = bad
+        self.ranks.total(f"losses of step {self._step}", losses)
+        self._step += 1
+        bad.copy_(losses[-1].clamp(max=1))
+        return losses[:-1]
+
+    # Randomness.
 
     def seed(self, seed: int) -> None:
         self._seed, self._step = seed, 0
+
+    def _seed_lane(self, lane: int) -> None:
+        torch.manual_seed(number(self._seed, "lane", self._step, lane))
 
     def __enter__(self) -> None:
         """A step that is only tried draws what the next one will draw."""
@@ -512,6 +343,33 @@ class DataParallel:
 
     def __exit__(self, *error: object) -> None:
         self._step = self._tried_at
+
+
+class DataParallel(Lanes):
+    """All working weights in every rank; masters and moments of whole tensors with their owners."""
+
+    def __init__(
+        self,
+        model: Any,
+        parameters: Mapping[str, nn.Parameter],
+        lanes: int,
+        ranks: Ranks,
+        bf16: bool,
+    ) -> None:
+        super().__init__(parameters, lanes, ranks, bf16)
+        self.evaluated = model
+        self.owned = {name: parameters[name] for name in self.names}
+        self._parameters = parameters
+        self._nodes = [nodes_of(rank, ranks.world, lanes) for rank in range(ranks.world)]
+        self._sums: Gradients = {}
+        self._places: Tensor | None = None
+
+    def bind(self, optimizer: AdamW) -> None:
+        super().bind(optimizer)
+        optimizer.reseed = self._reseed
+        if self.mixed:
+            for parameter in self._parameters.values():
+                parameter.data = parameter.data.bfloat16()
 
     def _reseed(self, step: int, name: str) -> None:
         torch.manual_seed(number(self._seed, "rounding", step, name))
@@ -524,39 +382,27 @@ class DataParallel:
         """Losses of all rows; the gradients of what this rank owns go to its optimizer, in fp32.
 
         backward: leaves the gradient of some rows, over so many targets, in the parameters; their
-            losses. If one is not a number in any rank, `bad` is 1 in all.
+            losses.
         split: the micro-batches that `backward` will make of rows.
         """
-        bad = self._optimizer.bad
-        losses = torch.zeros(len(rows) + 1, device=bad.device)
+        losses = torch.zeros(len(rows) + 1, device=self._device)
         tree = Tree[Gradients](self.lanes, _add)
         mine = self.mine(rows)
         for lane, part in mine:
             if part:
-                torch.manual_seed(number(self._seed, "lane", self._step, lane))
+                self._seed_lane(lane)
                 losses[lane : len(rows) : self.lanes] = backward(part, targets)
             tree.push((0, lane), self._taken(alone=len(mine) == 1))
-        losses[-1] = bad
-        self.ranks.total(f"losses of step {self._step}", losses)
-        self._step += 1
-        bad.copy_(losses[-1].clamp(max=1))
-        self._optimizer.take(self._ownership.completed([item for _, item in tree.parts]))
-        return losses[:-1]
+        losses = self._end_step(losses)
+        self._optimizer.take(self._completed([item for _, item in tree.parts]))
+        return losses
 
     def add_up(self) -> None:
         """Add a micro-batch's gradients in fp32; fp32 models do so by themselves."""
-        for name, parameter in self._parameters.items():
-            if parameter.grad is None or parameter.dtype == torch.float32:
-                continue
-            if name in self._sums:
-                self._sums[name] += parameter.grad
-            else:
-                self._sums[name] = parameter.grad.float()
-            parameter.grad = None
+        add_up(self._parameters, self._sums)
 
     def forget(self) -> None:
-        """No gradients."""
-        self._optimizer.forget()
+        super().forget()
         self._sums = {}
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -577,271 +423,96 @@ class DataParallel:
         self.forget()
         return taken
 
+    def _completed(self, parts: Sequence[Gradients]) -> Gradients:
+        """The tree's root for what this rank owns, from the parts that each rank has."""
+        if self.ranks.world == 1:
+            return parts[0]
+        mine: Gradients = {}
+        for turn, owned in enumerate(self._rounds):
+            sent = [
+                part[name].reshape(-1).float()
+                for names in owned
+                for part in parts
+                for name in names
+            ]
+            sizes = [len(parts) * self._size(names) for names in owned]
+            here = owned[self.ranks.rank]
+            wanted = [len(nodes) * self._size(here) for nodes in self._nodes]
+            got = self.ranks.exchange(f"gradients {turn}", torch.cat(sent), sizes, wanted)
+            if here:
+                whole = self._root(got.split(self._size(here)))
+                split = torch.split(whole, [self._parameters[name].numel() for name in here])
+                pairs = zip(here, split, strict=True)
+                mine |= {name: flat.view_as(self._parameters[name]) for name, flat in pairs}
+        return {name: mine[name] for name in self.owned}
+
+    def _root(self, parts: Iterable[Tensor]) -> Tensor:
+        tree = Tree[Tensor](self.lanes, sum_in_fp32)
+        nodes = (node for rank in self._nodes for node in rank)
+        for node, part in zip(nodes, parts, strict=True):
+            tree.push(node, part)
+        return tree.parts[0][1]
+
+    def _size(self, names: Iterable[str]) -> int:
+        return sum(self._parameters[name].numel() for name in names)
+
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """The norm over all ranks: of each tensor by its owner, then of these."""
+        """The norm of each tensor by its owner, then of these."""
         held = list(gradients.values())
         if self._places is None:  # the same at every step
             places = {name: place for place, name in enumerate(self._parameters)}
             numbers = [places[name] for name in gradients]
-            self._places = torch.tensor(numbers, device=held[0].device)
-        norms = torch.zeros(len(self._parameters), device=held[0].device)
+            self._places = torch.tensor(numbers, device=self._device)
+        norms = torch.zeros(len(self._parameters), device=self._device)
         norms[self._places] = torch.stack(torch._foreach_norm(held, 2, torch.float32))
         norm: Tensor = torch.linalg.vector_norm(self.ranks.total("norm", norms))
-        return norm
-
-
-def _add(first: Gradients, second: Gradients) -> Gradients:
-    """Sums in fp32, in place of the first where it is fp32 already."""
-    for name, gradient in second.items():
-        held = first[name]
-        first[name] = (
-            held.add_(gradient) if held.dtype == torch.float32 else held.float() + gradient
-        )
-    return first
-
-
-class TreeReduce:
-    """Sums what ranks have of a slice's gradient: micro-batches of a lane one after the other, then
-    lanes as a tree. One for each of FSDP2's groups; the sum is there after the last pass."""
-
-    def __init__(self, lanes: int, ranks: Ranks, turn: Callable[[], "Turn"]) -> None:
-        self._lanes = lanes
-        self._ranks = ranks
-        self._turn = turn
-        self._micro: list[Tensor] = []
-        self._tree = Tree[Tensor](lanes, _sum_in_fp32)
-        self.total: Tensor | None = None
-
-    def __call__(self, given: Tensor, slice_size: int) -> None:
-        sizes = [slice_size] * self._ranks.world
-        pieces = self._ranks.exchange("gradients of layers", given, sizes, sizes).split(slice_size)
-        if self._micro:
-            pairs = zip(self._micro, pieces, strict=True)
-            pieces = [_sum_in_fp32(held, piece) for held, piece in pairs]
-        self._micro = list(pieces)
-        turn = self._turn()
-        if turn.ends_lane:
-            for rank, piece in enumerate(self._micro):
-                self._tree.push((0, turn.lanes_from + rank), piece)
-            self._micro = []
-        if not turn.ends_step:
-            return
-        for lane in range(turn.lanes_from + self._ranks.world, self._lanes):
-            self._tree.push((0, lane), given.new_zeros(slice_size))  # lanes without rows
-        self.total = self._tree.parts[0][1]
-        self._tree = Tree[Tensor](self._lanes, _sum_in_fp32)
-
-
-@dataclass(slots=True)
-class Turn:
-    """Where a step stands: which lanes the ranks compute, and what this pass begins and ends."""
-
-    lanes_from: int = 0
-    begins_lane: bool = True
-    ends_lane: bool = True
-    ends_step: bool = False
-
-
-class FullSharding:
-    """See `DataParallel`, which does the same for whole weights in every rank."""
-
-    def __init__(self, model: Any, lanes: int, ranks: Ranks, bf16: bool) -> None:
-        self.lanes = lanes
-        self.ranks = ranks
-        given = dict(model.named_parameters())
-        self._whole = {name: p.shape for name, p in given.items()}
-        self._slices = Slices(self._whole, ranks)
-        self.names, self.gather_owned = self._slices.names, self._slices.gather_owned
-        self.owned = {
-            name: nn.Parameter(self._slices.slice(p.detach(), ranks.rank).clone())
-            for name, p in given.items()
-        }
-        if bf16:
-            for parameter in given.values():
-                parameter.data = parameter.data.bfloat16()
-        shared = {id(p): nn.Parameter(p.new_empty(0), requires_grad=False) for p in given.values()}
-        self.evaluated = copy.deepcopy(model, shared)
-        self._turn = Turn()
-        self._sharded = Sharded(model, lambda: TreeReduce(lanes, ranks, lambda: self._turn), ranks)
-        self._given = given
-        self._rows: list[Tensor] = []
-        self.mixed = bf16
-        self._stale = True
-        self._seed = 0
-        self._step = self._tried_at = 0
-
-    def bind(self, optimizer: Any) -> None:
-        self._optimizer: Any = optimizer
-        optimizer.norm_of = self.norm
-        if optimizer.average is not None:
-            optimizer.average.told = self.broadcast
-
-    # Rows.
-
-    def gradients(
-        self,
-        rows: Sequence[Row],
-        backward: Callable[[Sequence[Row], float], Tensor],
-        targets: float,
-        split: Callable[[Sequence[Row]], list[list[Row]]],
-    ) -> Tensor:
-        """As `DataParallel.gradients`; all ranks take the same number of passes, some of them
-        with a row that counts nothing."""
-        self._refresh()
-        losses = torch.zeros(len(rows) + 1, device=self._optimizer.bad.device)
-        place = 0
-        for lane, part, turn in self._passes(rows, split):
-            self._turn = turn
-            if turn.begins_lane:
-                torch.manual_seed(number(self._seed, "lane", self._step, lane))
-                place = lane
-            found = backward(part or rows[:1], targets if part else inf)
-            self._sharded.end_pass()
-            end = place + self.lanes * len(part)
-            losses[place : end : self.lanes] = found[: len(part)]
-            place = end
-        losses[-1] = self._optimizer.bad
-        self.ranks.total(f"losses of step {self._step}", losses)
-        self._step += 1
-        self._optimizer.bad.copy_(losses[-1].clamp(max=1))
-        self._optimizer.take(self._sharded.gradients())
-        return losses[:-1]
-
-    def _passes(
-        self, rows: Sequence[Row], split: Callable[[Sequence[Row]], list[list[Row]]]
-    ) -> list[tuple[int, list[Row], Turn]]:
-        """This rank's lane, rows and turn of each pass of a step."""
-        world, passes = self.ranks.world, list[tuple[int, list[Row], Turn]]()
-        for first in range(0, self.lanes, world):
-            parts = [rows[first + rank :: self.lanes] for rank in range(world)]
-            micro = [split(part) if part else [] for part in parts]
-            most, mine = max(map(len, micro)), micro[self.ranks.rank]
-            for turn in range(most):
-                part = mine[turn] if turn < len(mine) else []
-                where = Turn(first, turn == 0, turn == most - 1)
-                passes.append((first + self.ranks.rank, part, where))
-        passes[-1][2].ends_step = True
-        return passes
-
-    def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
-        """Losses of all rows, each lane measured by one rank."""
-        self._refresh_all()
-        losses = torch.zeros(len(rows), device=self._optimizer.bad.device)
-        for lane in range(self.ranks.rank, min(self.lanes, len(rows)), self.ranks.world):
-            losses[lane :: self.lanes] = measured(rows[lane :: self.lanes])
-        every: Tensor = self.ranks.total("losses of rows", losses)
-        return every
-
-    def predictor(self, predictor: Predictor, refresh: Callable[[], None] | None) -> Predictor:
-        def refresh_all() -> None:
-            if refresh is not None:
-                refresh()
-            self._refresh_all()
-
-        return LanePredictor(predictor, self.lanes, self.ranks, refresh_all)
-
-    def seed(self, seed: int) -> None:
-        self._seed, self._step = seed, 0
-
-    def __enter__(self) -> None:
-        self._tried_at = self._step
-
-    def __exit__(self, *error: object) -> None:
-        self._step = self._tried_at
-
-    def add_up(self) -> None:
-        """FSDP2 has done so."""
-
-    def forget(self) -> None:
-        self._optimizer.forget()
-
-    def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """The norm over all slices; its rounding depends on the number of ranks."""
-        squares = torch.stack(torch._foreach_norm(list(gradients.values()), 2, torch.float32))
-        norm: Tensor = self.ranks.total("norm", squares.square_().sum()).sqrt_()
         return norm
 
     # Weights.
 
     def broadcast(self) -> None:
-        """The model that predicts is brought up to date when it is asked."""
-        self._stale = True
+        if self.ranks.world > 1:
+            self._travel(self._parameters)
 
-    def _refresh(self) -> None:
-        """Let weights come together if they have moved: with `ema_decay` the raw ones in training,
-        else the average."""
-        if not self._stale:
-            return
-        self._stale = False
-        with torch.no_grad():
-            if not self._rows:
-                self._settle()
-            if not self.mixed:
-                torch._foreach_copy_(self._rows, list(self.owned.values()))
-            self._sharded.gather()
-
-    def _refresh_all(self) -> None:
-        self._refresh()
-        self._sharded.wait()
-
-    def _settle(self) -> None:
-        """Share the whole weights where they lie: with the model that predicts, and in bf16 with
-        the optimizer, which moves this rank's rows in place."""
-        weights = self._sharded.settle(self._slices.slice)
-        for parameters in (self._given, dict(self.evaluated.named_parameters())):
-            for name, parameter in parameters.items():
-                parameter.data = weights[name]
-        rank = self.ranks.rank
-        self._rows = [self._slices.slice(weights[name], rank) for name in self.owned]
-        torch._foreach_copy_(self._rows, list(self.owned.values()))
-        if self.mixed:
-            for parameter, rows in zip(self.owned.values(), self._rows, strict=True):
-                parameter.data = rows
-
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        shapes = {name: torch.empty(self._whole[name], device="meta") for name in self.names}
-        refuse_other_model(weights, shapes)
-        self._optimizer.load(self.scatter(weights))
-        self.broadcast()
-
-    def scatter(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The slices of this rank, from the full tensors that each rank owns."""
-        return self._slices.scatter(whole, self.owned)
+    def wait_for_weights(self) -> None:
+        """`broadcast` has waited."""
 
     def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """For adapters, which are refused with `sharding: full`."""
-        return owned
+        if self.ranks.world == 1:
+            return owned
+        held = {
+            name: owned[name] if name in owned else torch.empty_like(p, dtype=torch.float32)
+            for name, p in self._parameters.items()
+        }
+        self._travel(held)
+        return held
 
-    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
-        """All tensors in rank 0; None in the others."""
-        found: dict[str, Tensor] = {}
-        device = self._optimizer.bad.device
-        for name, shape in self._whole.items():
-            held = torch.empty(shape, device=device)
-            if name in owned:
-                held.copy_(owned[name])
-            self.ranks.spread(f"whole {name}", held, self._slices.owner[name])
-            found[name] = held.cpu() if self.ranks.rank == 0 else held
-        return found if self.ranks.rank == 0 else None
+    @torch.no_grad()
+    def _travel(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy each tensor from its owner to all ranks, in place."""
+        for turn, owned in enumerate(self._rounds):
+            for owner, names in enumerate(owned):
+                if not names:
+                    continue
+                held, mine = [tensors[name] for name in names], owner == self.ranks.rank
+                flat = (
+                    torch.cat([tensor.detach().reshape(-1) for tensor in held])
+                    if mine
+                    else held[0].new_empty(self._size(names))
+                )
+                self.ranks.spread(f"weights {turn}", flat, owner)
+                pieces = torch.split(flat, [tensor.numel() for tensor in held])
+                for tensor, piece in zip(held, pieces, strict=True) if not mine else ():
+                    tensor.copy_(piece.view_as(tensor))
 
 
-def _sum_in_fp32(first: Tensor, second: Tensor) -> Tensor:
+def _add(first: Gradients, second: Gradients) -> Gradients:
+    """Sums in place of the first."""
+    for name, gradient in second.items():
+        first[name] = sum_in_fp32(first[name], gradient)
+    return first
+
+
+def sum_in_fp32(first: Tensor, second: Tensor) -> Tensor:
     """In fp32, in place of the first where it is fp32 already."""
     return first.add_(second) if first.dtype == torch.float32 else first.float().add_(second)
-
-
-def lanes_over(
-    model: Any, parameters: Mapping[str, nn.Parameter], settings: TrainingSettings, ranks: Ranks
-) -> DataParallel | FullSharding:
-    """For the lanes of a recipe, by its `sharding`.
-
-    UsageError where there is not a tensor for each process to own.
-    """
-    if ranks.world > len(parameters):
-        raise UsageError(
-            f"{ranks.world} processes were started, but only {len(parameters)} tensors are "
-            f"trained, and each process needs one; start at most {len(parameters)}"
-        )
-    if settings.full_sharding:
-        return FullSharding(model, settings.lanes, ranks, settings.bf16)
-    return DataParallel(model, parameters, settings.lanes, ranks, settings.bf16)

@@ -1,6 +1,9 @@
 """Admission: what a run is refused for before anything heavy is loaded; no torch is needed.
 
-Recipe, folder and packages are looked at first, then what the processes of a run mean.
+`admit` looks at what was asked for and returns a `Job`: may the folder be written, is it this run's
+(`refuse_changed`: a started run goes on with its own recipe only), are packages, files and metrics
+there, do engine, processes and lanes go together. Once rows are read, `refuse_disagreement` finds
+processes that mean different runs. Other commands use the same checks one by one.
 """
 
 import os
@@ -8,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from msft.data.corpus import Corpus
 from msft.data.exclusions import read_exclusions
@@ -127,7 +128,7 @@ def admit(
     return Job(
         recipe,
         folder,
-        _silent if ranks.rank else notice,  # only rank 0 prints
+        (lambda text: None) if ranks.rank else notice,  # only rank 0 prints
         Path(schedule) if schedule else None,
         engine,
         shared,
@@ -138,10 +139,6 @@ def admit(
         finished=isinstance(events[-1], EndEvent) if events else False,
         method=method,
     )
-
-
-def _silent(text: str) -> None:
-    """Rank 0 says it."""
 
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
@@ -432,16 +429,10 @@ def lanes_of_run(recipe: Recipe, folder: RunFolder, events: Sequence[Event], wor
 
 def refuse_disagreement(job: Job, corpus: Corpus) -> None:
     """UsageError where the processes mean different runs; nothing has been started by then."""
-    ranks, recipe, schedule = job.ranks, job.recipe, job.schedule
-    keys = yaml.safe_load(resolved(recipe).to_yaml())
-    specs = {
-        f"datasets.{spec['name']}.{key}": value
-        for spec in keys.pop("datasets")
-        for key, value in spec.items()
-    }
+    recipe, schedule = job.recipe, job.schedule
     packages = {k: v for k, v in versions(recipe.packages).items() if k != "system"}
     mine = {
-        "recipe": {**keys, **specs},
+        "recipe": _flat(parse(resolved(recipe).to_yaml()).value),
         "data": {
             name: replace(corpus, datasets={name: dataset}, watched={}).fingerprint()[:12]
             for name, dataset in corpus.scored.items()
@@ -453,7 +444,7 @@ def refuse_disagreement(job: Job, corpus: Corpus) -> None:
             "lanes": job.lanes,
         },
     }
-    first, *others = ranks.gather("recipe, data and packages", mine)
+    first, *others = job.ranks.gather("recipe, data and packages", mine)
     for rank, theirs in enumerate(others, start=1):
         for kind, words in _KINDS.items():
             changed = [

@@ -1,4 +1,10 @@
-"""Ten seconds of real training and scoring on this machine, for a forecast of time."""
+"""Ten seconds of real training and scoring on this machine, for a forecast of time.
+
+The engine is the one that a run would have, over the recipe's own rows. Training takes steps of the
+first epoch, and the median over steps counts: the first ones are slower. Scoring takes a few rows
+of each sub-dataset, and where these are quick all rows. On a GPU each kind of work is done once
+more before it counts, since kernels are compiled and steps are recorded at first.
+"""
 
 import time
 from collections.abc import Callable, Mapping

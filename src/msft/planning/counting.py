@@ -534,7 +534,7 @@ STAND_IN = "f1"
 def evaluation_sizes(
     tasks: Mapping[str, Task], tokenizer: Tokenizer, stems: bool
 ) -> EvaluationSizes:
-    """Of every sub-dataset and split.
+    """The sizes of the evaluations of every sub-dataset and split.
 
     stems: whether what choices share below the prefix is computed once, as on CUDA in bf16.
     """

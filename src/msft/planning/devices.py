@@ -8,7 +8,7 @@ in bf16 while the pass goes on, and weights are gathered while others are comput
 An adapter is shared by `optimizer` alone: every rank has the whole frozen model.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ from msft.engine.memory import (
     MERGED_SHARE,
     Checkpoints,
     Demand,
+    gradient_bytes,
+    held_bytes,
     token_bytes,
     uncut_bytes,
 )
@@ -25,7 +27,6 @@ from msft.engine.model.shape import ModelShape
 
 Sharding = Literal["optimizer", "full"]
 
-MOMENTS = 2 * FP32
 USABLE = 0.94
 """Of a device's memory; libraries and fragments take the rest."""
 
@@ -73,38 +74,30 @@ H200 = Device("H200", 141e9, 989e12, 0.4, 8, 300e9, 40e9, 2e12)
 class Job:
     """A run, as far as its cost on devices depends on it.
 
-    trained: weights that are; frozen: others, beside an adapter, of `frozen_bytes` each.
-    steps, train_tokens, evaluations, evaluation_tokens: of the whole run.
+    demand: of training on one such device.
+    steps, train_tokens, evaluation_tokens: of the whole run.
     batch_tokens, longest: tokens of a batch, and of the longest row.
     checkpoints: bytes of one, and how many are needed at a time.
     """
 
     shape: ModelShape
     demand: Demand
-    trained: int
-    frozen: int
     steps: int
     train_tokens: int
-    evaluations: int
     evaluation_tokens: int
     batch_tokens: int
     longest: int
     checkpoints: Checkpoints
-    frozen_bytes: float = BF16
 
     @property
-    def weights(self) -> int:
-        return self.trained + self.frozen
+    def trained(self) -> int:
+        """Weights that are trained."""
+        return self.demand.trainable_parameters(self.shape)
 
     @property
-    def scored(self) -> int:
-        """Weights of the model that is scored; an adapter is merged into it."""
-        return self.frozen or self.trained
-
-    @property
-    def working(self) -> float:
-        """Bytes of all weights as they are computed with."""
-        return BF16 * self.trained + self.frozen_bytes * self.frozen
+    def frozen(self) -> int:
+        """Weights beside an adapter."""
+        return 0 if self.demand.trained is None else self.shape.parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +155,7 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
     together = max if sharding == "full" else lambda *parts: sum(parts)
     training = together(computing / world, sending)
     each = job.checkpoints.each / world
-    evaluating = 2 * job.scored * job.evaluation_tokens / device.speed / world
+    evaluating = 2 * job.shape.parameters * job.evaluation_tokens / device.speed / world
     back = each / device.copying + device.gather(BF16 * job.trained, world)
     return Cost(
         sharding=sharding,
@@ -186,18 +179,18 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
     )
 
 
-def _held(job: Job, world: int, sharding: Sharding) -> tuple[float, float]:
+def _held(job: Job, world: int, sharding: Sharding) -> tuple[int, int]:
     """Bytes of a rank: what is there whole, and what is its own share."""
-    moments = MOMENTS if not job.demand.half_moments else MOMENTS / 2
-    own = job.trained * (FP32 + moments) / world
-    if sharding == "optimizer":
-        return job.working + BF16 * job.trained, own
-    return job.working + uncut_bytes(job.shape, BF16), own + FP32 * job.trained / world
+    demand = replace(job.demand, ranks=world, sliced=sharding == "full", merged=0)
+    every = held_bytes(job.shape, demand) + gradient_bytes(job.shape, demand, parts=False)
+    gradients = uncut_bytes(job.shape, BF16) if demand.sliced else BF16 * job.trained
+    whole = BF16 * job.trained + demand.frozen + gradients
+    return whole, every - whole
 
 
 def _flops(job: Job, tokens: int, recomputed: bool) -> float:
     """6 for each trained weight and token, 4 for each frozen one, 2 more where it is recomputed."""
-    again = 2 * job.weights if recomputed else 0
+    again = 2 * (job.trained + job.frozen) if recomputed else 0
     return tokens * (6 * job.trained + 4 * job.frozen + again)
 
 

@@ -15,6 +15,7 @@ import torch
 
 from msft.data.corpus import Corpus, later_epochs
 from msft.data.splits import question_of
+from msft.engine.kernels import device_here
 from msft.engine.memory import (
     Demand,
     EvaluationSizes,
@@ -85,8 +86,8 @@ def loaded(recipe: Recipe) -> tuple[Any, Corpus, ModelShape]:
 
 
 def room_here() -> FreeMemory:
-    """What this machine has where it would train."""
-    return room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    """The free memory of this machine where it would train."""
+    return room_of(device_here())
 
 
 def forecast_of(
@@ -99,14 +100,13 @@ def forecast_of(
     seconds: float,
     devices: int | None = None,
 ) -> dict[str, Any]:
-    """The same of what is loaded already, on a machine with this room."""
+    """As `forecast`, of rows that are loaded already and a machine with this much free memory."""
     evaluations = evaluations_of(recipe, corpus, tokenizer, room)
     tokens = {place: size.tokens for place, size in evaluations.items()}
     counted_methods = cases_of(recipe, corpus, tokens)
     own = counted_methods.cases.get(recipe.method)
     worst = own.worst if own else None
-    load = (worst.largest_batch, _points(worst, recipe, corpus)) if worst else None
-    needs = needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations, load)
+    needs = _needs(recipe, corpus, shape, room, evaluations, worst)
     adapter = recipe.adapter
     trained = 0 if adapter is None else shape.adapter_weights(adapter)
     program = used_memory() if room.kind == "cpu" else 0
@@ -170,8 +170,21 @@ def _audited(recipe: Recipe, corpus: Corpus, tokenizer: Any, stems: bool) -> Cas
         return None
 
 
-def _points(case: Case, recipe: Recipe, corpus: Corpus) -> int:
-    return case.points(recipe.evals_per_epoch, len(corpus.datasets))
+def _needs(
+    recipe: Recipe,
+    corpus: Corpus,
+    shape: ModelShape,
+    room: FreeMemory,
+    evaluations: EvaluationSizes,
+    worst: Case | None = None,
+    demand: Demand | None = None,
+) -> Needs:
+    """What the recipe's dearest run needs; worst: that run, where it was counted."""
+    load = None
+    if worst is not None:
+        points = worst.points(recipe.evals_per_epoch, len(corpus.datasets))
+        load = worst.largest_batch, points
+    return needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations, load, demand)
 
 
 def _devices(
@@ -197,20 +210,13 @@ def _devices(
             f"--devices is {world}, but the adapter has {counted(len(tensors), 'tensor')}, and "
             "each device needs one; name fewer devices, or more lora_target_modules"
         )
-    on_gpus = demand_on_gpus(recipe, corpus, shape)
-    frozen = shape.parameters if adapter is not None else 0
-    how = (adapter.four_bit, adapter.fp8) if adapter is not None else (False, False)
     links, width = exported(recipe, shape)  # the parts that several wrote are written as one
     models = models_beside(recipe, shape.parameters, links and world == 1, width)
     job = Job(
         shape=shape,
-        demand=on_gpus,
-        trained=on_gpus.trainable_parameters(shape),
-        frozen=frozen,
-        frozen_bytes=frozen_bytes(shape, True, *how) / shape.parameters,
+        demand=demand_on_gpus(recipe, corpus, shape),
         steps=max(1, worst.steps),
         train_tokens=worst.tokens.train,
-        evaluations=worst.evaluations,
         evaluation_tokens=worst.tokens.evaluation,
         batch_tokens=worst.largest_batch,
         longest=max(max(_lengths(corpus, name)) for name in corpus.datasets),
@@ -222,7 +228,9 @@ def _devices(
 def demand_on_gpus(recipe: Recipe, corpus: Corpus, shape: ModelShape) -> Demand:
     """How the recipe would train on an assumed GPU."""
     found = demand_of(recipe, corpus, torch.device("cuda"), shape, round(H200.memory))
-    return replace(found, fused=False, lean=True, bf16=True)
+    adapter = recipe.adapter
+    frozen = 0 if adapter is None else frozen_bytes(shape, bf16=True, four_bit=adapter.four_bit)
+    return replace(found, fused=False, lean=True, bf16=True, frozen=frozen)
 
 
 def calibration_of(
@@ -416,7 +424,7 @@ def _group(recipe: Recipe, seconds: float) -> _Group:
     tokenizer, corpus, shape = loaded(recipe)
     room = room_here()
     evaluations = evaluations_of(recipe, corpus, tokenizer, room)
-    needs = needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations)
+    needs = _needs(recipe, corpus, shape, room, evaluations)
     speed, why = calibration_of(recipe, corpus, needs, seconds)
     return _Group(corpus, shape, evaluations, speed, why)
 
@@ -431,9 +439,7 @@ def _cost(recipe: Recipe, group: _Group) -> _Cost | str:
     if room.kind != "cuda":
         room = FreeMemory("cuda", round(USABLE * H200.memory), round(H200.memory), room.host)
         demand = demand_on_gpus(recipe, group.corpus, shape)
-    worst = (cases.worst.largest_batch, _points(cases.worst, recipe, group.corpus))
-    load = (room, group.evaluations, worst, demand)
-    needs = needs_of(recipe, group.corpus, recipe.prepared, shape, *load)
+    needs = _needs(recipe, group.corpus, shape, room, group.evaluations, cases.worst, demand)
     adapter = recipe.adapter
     weights = 0 if adapter is None else shape.adapter_weights(adapter)
     least, peak = needs.memory.least, needs.memory.peak

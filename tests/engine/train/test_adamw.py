@@ -1,26 +1,18 @@
 """The optimizer is torch's AdamW on fp32 masters; bf16 never reaches what is stored."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from families import loaded, model_of, rows_of
+from engines import fast
+from families import rows_of
 from torch import nn
 
-from msft.engine.fast import FastEngine
-from msft.engine.optimizer import AdamW, TrainingSettings, copied, stochastic_round
+from msft.engine.optimizer import AdamW, copied, stochastic_round
 from msft.search.feeds import Batch
 
-
-@pytest.fixture(autouse=True)
-def plain_kernels() -> Iterator[None]:
-    """Some virtual CPUs claim bf16 instructions that they do not have."""
-    torch._C._set_mkldnn_enabled(False)
-    yield
-    torch._C._set_mkldnn_enabled(True)
-
+pytestmark = pytest.mark.usefixtures("plain_bf16")
 
 ALL = Batch(tuple(("a", number) for number in range(8)))
 
@@ -141,14 +133,9 @@ def test_rounding_at_random_keeps_the_mean() -> None:
     assert rounded.mean().item() == pytest.approx(wide[0].item(), abs=1e-4)
 
 
-def engine_of(**settings: Any) -> FastEngine:
-    chosen = TrainingSettings(**{"learning_rate": 1e-3, **settings})
-    return FastEngine(loaded(model_of("llama", 1.0)), {"a": rows_of(8)}, chosen)
-
-
 @pytest.mark.parametrize("half_moments", [False, True])
 def test_a_bf16_engine_learns_and_its_snapshots_are_exact(half_moments: bool) -> None:
-    engine = engine_of(bf16=True, half_moments=half_moments)
+    engine = fast(rows_of(8), bf16=True, half_moments=half_moments)
     first = sum(engine.work(ALL)[0].rows)
     for _ in range(5):
         engine.work(ALL)
@@ -166,7 +153,7 @@ def test_a_bf16_engine_learns_and_its_snapshots_are_exact(half_moments: bool) ->
 
 
 def test_bf16_losses_stay_near_fp32_without_drift() -> None:
-    plain, mixed = engine_of(), engine_of(bf16=True)
+    plain, mixed = fast(rows_of(8)), fast(rows_of(8), bf16=True)
     apart = []
     for _ in range(40):
         one, other = (sum(engine.work(ALL)[0].rows) / 8 for engine in (plain, mixed))

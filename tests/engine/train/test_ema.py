@@ -1,23 +1,20 @@
 """`ema_decay`: raw weights are trained; their moving average is scored, kept and handed out."""
 
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from families import loaded, model_of, rows_of
+from engines import Direct, Engine, fast, same, simple
+from families import rows_of
 from torch import Tensor, nn
 
-from msft.engine.fast import FastEngine
-from msft.engine.kernels import OptionalKernel
-from msft.engine.optimizer import AdamW, TrainingSettings
+from msft.engine.optimizer import AdamW
 from msft.engine.saving.weight_files import TorchCodec
-from msft.engine.simple import SimpleEngine
 from msft.errors import NotANumber
 from msft.search.feeds import Batch
+
+pytestmark = pytest.mark.usefixtures("plain_kernels")
 
 DECAY = 0.9
 ROWS = rows_of(32)
@@ -31,55 +28,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "simple, bf16": {"bf16": True},
 }
 
-Engine = FastEngine | SimpleEngine
-
-
-def by_rows(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *sizes: Any, **options: Any) -> Tensor:
-    """What torch's kernel for packed rows computes, anywhere."""
-    cuts = bounds.diff().tolist()
-    rows = (torch.split(tensor.transpose(0, 1), cuts, 1) for tensor in (q, k, v))
-    parts = zip(*rows, strict=True)
-    how: dict[str, Any] = {"is_causal": True, "scale": options["scale"], "enable_gqa": True}
-    attend = nn.functional.scaled_dot_product_attention
-    return torch.cat([attend(*part, **how) for part in parts], 1).transpose(0, 1)
-
-
-class Direct:
-    """Records a step by remembering it."""
-
-    stream = None
-
-    def renew(self) -> None: ...
-
-    def rehearsing(self) -> Any:
-        return nullcontext()
-
-    def recorded(self, work: Any) -> Any:
-        return SimpleNamespace(replay=work)
-
-
-@pytest.fixture(autouse=True)
-def plain_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Some virtual CPUs claim bf16 instructions that they do not have; and recorded steps take
-    attention that works anywhere."""
-    monkeypatch.setattr("msft.engine.packing.varlen", lambda: OptionalKernel(by_rows))
-    monkeypatch.setattr("msft.engine.packing.short_rows", lambda: OptionalKernel(None))
-    event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    torch._C._set_mkldnn_enabled(False)
-    yield
-    torch._C._set_mkldnn_enabled(True)
-
 
 def engine_of(kind: str, decay: float | None = DECAY, **settings: Any) -> Engine:
     options = {"learning_rate": 1e-2, **KINDS[kind], "ema_decay": decay, **settings}
-    chosen, model = TrainingSettings(**options), model_of("llama", 1.0)
     if kind.startswith("simple"):
-        model.set_attn_implementation("eager")
-        return SimpleEngine(loaded(model), {"a": ROWS}, chosen)
+        return simple(ROWS, **options)
     recorder = Direct if "recorded" in kind else None
-    engine = FastEngine(loaded(model), {"a": ROWS}, chosen, recorder=recorder)
+    engine = fast(ROWS, recorder=recorder, **options)
     assert engine.paths().steps == ("recorded" if recorder else "eager")
     return engine
 
@@ -96,10 +51,6 @@ def raw_of(engine: Engine) -> dict[str, Tensor]:
 
 def likelihoods(engine: Engine) -> list[float]:
     return engine.predictor().measure(HELD_OUT, [0] * len(HELD_OUT))().rows
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,32 +1,23 @@
 """The engine's promises: state comes back bit by bit, and a look-ahead leaves no trace."""
 
-from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
 import pytest
 import torch
-from families import FAMILIES, loaded, model_of, own_model_of, rows_of
+from engines import BOTH, fast, same, settings_of
+from families import FAMILIES, model_of, own_model_of, rows_of
 
 from msft.engine.decode.decoder import Decoder
 from msft.engine.fast import FastEngine
-from msft.engine.optimizer import TrainingSettings
-from msft.engine.simple import SimpleEngine
 from msft.errors import NotANumber, NotRecorded
-from msft.example import Encoded
 from msft.search.feeds import Batch
 
 ALL = Batch(tuple(("a", number) for number in range(8)))
 
 
 def engine_of(family: str = "llama", **settings: Any) -> FastEngine:
-    settings = {"learning_rate": 1e-3, **settings}
-    rows: dict[str, list[Encoded]] = {"a": rows_of(8)}
-    return FastEngine(loaded(model_of(family, 1.0)), rows, TrainingSettings(**settings))
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+    return fast(rows_of(8), family, **settings)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -38,9 +29,12 @@ def test_the_loss_falls(family: str) -> None:
     assert last < first
 
 
+@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
 @pytest.mark.parametrize("step", ["sgd", "optimizer"])
-def test_a_look_ahead_leaves_weights_optimizer_and_randomness_bit_identical(step: Any) -> None:
-    engine = engine_of()
+def test_a_look_ahead_leaves_weights_optimizer_and_randomness_bit_identical(
+    step: Any, make: Any
+) -> None:
+    engine = make(rows_of(8))
     engine.work(ALL)
     weights, moments, random = engine.weights(), engine.optimizer(), torch.get_rng_state()
     losses, _ = engine.work(Batch(ALL.rows, "look_ahead", step))
@@ -49,24 +43,28 @@ def test_a_look_ahead_leaves_weights_optimizer_and_randomness_bit_identical(step
     assert same(moments["tensors"], engine.optimizer()["tensors"])
     assert torch.equal(random, torch.get_rng_state())
     assert sum(losses.after) < sum(losses.rows), "a step on a batch lowers its own loss"
-    twin = engine_of()
+    twin = make(rows_of(8))
     twin.work(ALL)
     twin.work(ALL)
     engine.work(ALL)
     assert same(twin.weights(), engine.weights())
 
 
-def test_tracking_changes_nothing() -> None:
-    engine = engine_of()
+@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
+def test_tracking_changes_nothing(make: Any) -> None:
+    engine = make(rows_of(8))
     weights = engine.weights()
     losses, _ = engine.work(Batch(ALL.rows, "track"))
     assert len(losses.rows) == 8
     assert same(weights, engine.weights())
-    assert all(p.grad is None for p in engine.model.parameters())
+    assert all(p.grad is None for p in engine._parameters.values())
 
 
-def test_a_snapshot_is_not_touched_by_later_training_and_continues_bit_identically() -> None:
-    engine = engine_of()
+@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
+def test_a_snapshot_is_not_touched_by_later_training_and_continues_bit_identically(
+    make: Any,
+) -> None:
+    engine = make(rows_of(8))
     for _ in range(3):
         engine.work(ALL)
     weights, moments = engine.weights(), engine.optimizer()
@@ -78,8 +76,9 @@ def test_a_snapshot_is_not_touched_by_later_training_and_continues_bit_identical
     assert same(final, engine.weights())
 
 
-def test_no_weights_means_the_base_model_and_no_moments_a_fresh_optimizer() -> None:
-    engine = engine_of()
+@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
+def test_no_weights_means_the_base_model_and_no_moments_a_fresh_optimizer(make: Any) -> None:
+    engine = make(rows_of(8))
     base = engine.weights()
     first = list(engine.work(ALL)[0].rows)
     engine.load(None)
@@ -88,8 +87,9 @@ def test_no_weights_means_the_base_model_and_no_moments_a_fresh_optimizer() -> N
     assert list(engine.work(ALL)[0].rows) == first
 
 
-def test_weights_of_another_model_are_refused_and_the_tensor_named() -> None:
-    engine = engine_of()
+@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
+def test_weights_of_another_model_are_refused_and_the_tensor_named(make: Any) -> None:
+    engine = make(rows_of(8))
     weights = engine.weights()
     name = next(iter(weights))
     with pytest.raises(ValueError, match=name.replace(".", r"\.")):
@@ -98,8 +98,9 @@ def test_weights_of_another_model_are_refused_and_the_tensor_named() -> None:
         engine.load({**weights, name: weights[name][:1]})
 
 
-def test_a_loss_that_is_not_a_number_never_enters_the_weights() -> None:
-    engine = engine_of()
+@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
+def test_a_loss_that_is_not_a_number_never_enters_the_weights(make: Any) -> None:
+    engine = make(rows_of(8))
     broken = engine.weights()
     broken["lm_head.weight"][:] = float("nan")
     engine.load(broken)
@@ -128,30 +129,29 @@ def test_dropout_is_a_function_of_the_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "rates"),
+    ("schedule", "warmup", "rates"),
     [
-        ("constant", [1.0, 1.0, 1.0, 1.0, 1.0]),
-        ("linear", [1.0, 0.75, 0.5, 0.25, 0.0]),
-        ("cosine", [1.0, 0.853553, 0.5, 0.146447, 0.0]),
+        ("constant", 0, [1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("linear", 0, [1.0, 0.75, 0.5, 0.25, 0.0]),
+        ("cosine", 0, [1.0, 0.853553, 0.5, 0.146447, 0.0]),
+        ("linear", 4, [0.25, 0.5, 0.75, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]),
     ],
 )
-def test_schedules(schedule: Any, rates: list[float]) -> None:
-    settings = TrainingSettings(learning_rate=1.0, schedule=schedule, schedule_steps=4)
-    assert [settings.rate(step) for step in range(5)] == pytest.approx(rates, abs=1e-6)
+def test_schedules(schedule: Any, warmup: int, rates: list[float]) -> None:
+    settings = settings_of(
+        learning_rate=1.0, schedule=schedule, warmup_steps=warmup, schedule_steps=4 + warmup
+    )
+    assert [settings.rate(step) for step in range(len(rates))] == pytest.approx(rates, abs=1e-6)
 
 
 @pytest.mark.parametrize("most", [0.0, 0.01])
-@pytest.mark.parametrize("made", [FastEngine, SimpleEngine])
+@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
 def test_a_step_says_its_rate_and_the_norm_of_its_gradient_before_clipping(
-    made: Any, most: float
+    make: Any, most: float
 ) -> None:
-    settings = TrainingSettings(
-        learning_rate=0.5, schedule="linear", schedule_steps=4, max_grad_norm=most
-    )
-    model, twin, rows = model_of("llama", 1.0), own_model_of("llama"), rows_of(8)
-    if made is SimpleEngine:
-        model.set_attn_implementation("eager")
-    engine = made(loaded(model), {"a": rows}, settings)
+    twin, rows = own_model_of("llama"), rows_of(8)
+    how = {"schedule": "linear", "schedule_steps": 4, "max_grad_norm": most}
+    engine = make(rows, learning_rate=0.5, **how)
     total, tokens = torch.zeros(()), 0
     for row in rows:
         text = torch.tensor([row.tokens])
@@ -167,13 +167,6 @@ def test_a_step_says_its_rate_and_the_norm_of_its_gradient_before_clipping(
     assert first.grad_norm() == pytest.approx(float(torch.stack(squares).sum().sqrt()), rel=1e-4)
     assert first.grad_norm() != second.grad_norm()
     assert engine.work(Batch(ALL.rows, "track"))[0].update is None
-
-
-def test_warm_up_rises_to_the_rate() -> None:
-    settings = TrainingSettings(
-        learning_rate=1.0, schedule="linear", warmup_steps=4, schedule_steps=8
-    )
-    assert [settings.rate(s) for s in range(6)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.75])
 
 
 def test_weight_decay_and_clipping_do_something() -> None:
@@ -251,6 +244,7 @@ def test_the_score_before_a_snapshot_is_the_score_after_its_restore_bitwise() ->
     assert scored() == before
 
 
+@pytest.mark.usefixtures("no_cuda_events")
 @pytest.mark.parametrize("reason", [torch.OutOfMemoryError, NotRecorded])
 def test_recorded_steps_that_cannot_be_are_gone_before_the_plain_one(
     reason: type[Exception],
@@ -276,13 +270,7 @@ def test_recorded_steps_that_cannot_be_are_gone_before_the_plain_one(
 
         def recorded(self, work: Any) -> Any: ...
 
-    event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    plain = engine_of()
-    settings = TrainingSettings(learning_rate=1e-3, batch_rows=8)
-    model = loaded(model_of("llama", 1.0))
-    engine = FastEngine(model, {"a": rows_of(8)}, settings, recorder=Full)
+    plain, engine = engine_of(), fast(rows_of(8), recorder=Full, batch_rows=8)
     assert engine.paths().steps == "recorded"
     (recorder,), seen = recorders, list[Any]()
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(recorder()))

@@ -4,25 +4,27 @@ from typing import Any
 
 import pytest
 import torch
-from families import loaded, model_of, rows_of
-from test_ema import Direct, plain_kernels
+from engines import Direct, fast
+from families import rows_of
 from thread_ranks import in_threads
 
-from msft.engine.fast import FastEngine
-from msft.engine.optimizer import TrainingSettings
 from msft.errors import NotRecorded
 from msft.ranks import ALONE
 from msft.search.feeds import Batch
 
-__all__ = ["plain_kernels"]
+pytestmark = pytest.mark.usefixtures("plain_kernels")
 ROWS = rows_of(11)
 ALL = tuple(("a", number) for number in range(11))
 
 
 def trained(ranks: Any, recorder: Any, batch_rows: int = 11) -> tuple[dict[str, Any], Any]:
-    chosen = TrainingSettings(learning_rate=1e-2, bf16=True, lanes=4, batch_rows=batch_rows)
-    model = loaded(model_of("llama", 1.0))
-    engine = FastEngine(model, {"a": ROWS}, chosen, recorder=recorder, ranks=ranks)
+    how: dict[str, Any] = {
+        "learning_rate": 1e-2,
+        "bf16": True,
+        "lanes": 4,
+        "batch_rows": batch_rows,
+    }
+    engine = fast(ROWS, recorder=recorder, ranks=ranks, **how)
     seen = [list(engine.work(Batch(rows))[0].rows) for rows in (ALL, ALL[2:5], ALL)]
     return {"seen": seen, "weights": engine.weights()}, engine.paths().steps
 
@@ -55,15 +57,9 @@ def test_what_cannot_be_recorded_is_computed_as_it_comes() -> None:
 def split(batch_rows: int, half_moments: bool = False, tokens: int = 700) -> tuple[Any, Any]:
     """Losses and weights after steps in micro-batches: 40 rows of about 40 tokens."""
     torch.manual_seed(0)
-    rows = {"a": rows_of(40, longest=60)}
-    chosen = TrainingSettings(
-        learning_rate=1e-2,
-        bf16=True,
-        batch_rows=batch_rows,
-        micro_batch_tokens=tokens,
-        half_moments=half_moments,
-    )
-    engine = FastEngine(loaded(model_of("llama", 1.0)), rows, chosen, recorder=Direct)
+    how: dict[str, Any] = {"learning_rate": 1e-2, "bf16": True, "half_moments": half_moments}
+    how |= {"batch_rows": batch_rows, "micro_batch_tokens": tokens}
+    engine = fast(rows_of(40, longest=60), recorder=Direct, **how)
     if batch_rows:
         engine._rows_of = lambda rows: pytest.fail("taken as it comes")  # type: ignore[method-assign]
     every = tuple(("a", number) for number in range(40))

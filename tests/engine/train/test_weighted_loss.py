@@ -6,28 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from families import loaded, model_of, rows_of
-from test_ema import Direct, plain_kernels
+from engines import BOTH, Direct, Engine, fast, simple
+from families import model_of, rows_of
 from thread_ranks import in_threads
 
-from msft.engine.adapters.lora import adapted
-from msft.engine.fast import FastEngine
-from msft.engine.optimizer import TrainingSettings
 from msft.engine.simple import SimpleEngine
 from msft.example import Encoded
 from msft.ranks import ALONE
 from msft.recipe.recipe import AdapterOptions
 from msft.search.feeds import Batch
 
-__all__ = ["plain_kernels"]
-CPU = torch.device("cpu")
 PLAIN = rows_of(11)
 ALL = tuple(("a", number) for number in range(11))
-RATE = 0.1
-SETTINGS = TrainingSettings(learning_rate=RATE)
 WEIGHTS = [0.0, 1.0, 2.5, 0.5]
 LORA = AdapterOptions(r=4, alpha=8, seed=3)
-Engine = FastEngine | SimpleEngine
 
 
 def weighed(share: float) -> list[Encoded]:
@@ -57,17 +49,6 @@ def by_hand(share: float, rows: Sequence[int]) -> tuple[list[float], dict[str, t
         losses.append(sum(answers) / len(answers))
     (total / mass).backward()  # type: ignore[no-untyped-call]
     return losses, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-
-
-def simple(rows: list[Encoded], **settings: Any) -> SimpleEngine:
-    model = model_of("llama", 1.0)
-    model.set_attn_implementation("eager")
-    return SimpleEngine(loaded(model), {"a": rows}, replace(SETTINGS, **settings))
-
-
-def fast(rows: list[Encoded], **settings: Any) -> FastEngine:
-    model = loaded(model_of("llama", 1.0))
-    return FastEngine(model, {"a": rows}, replace(SETTINGS, **settings))
 
 
 ENGINES: dict[str, Callable[[list[Encoded]], Engine]] = {
@@ -118,7 +99,7 @@ def test_a_batch_without_weight_has_no_gradient(name: str) -> None:
     assert all(not gradient.any() for gradient in gradients.values())
 
 
-@pytest.mark.parametrize("make", [simple, fast])
+@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
 def test_rows_of_weight_one_are_the_bits_of_rows_without(make: Callable[..., Engine]) -> None:
     plain, other = make(PLAIN), make([replace(row, weight=1.0) for row in PLAIN])
     for engine in (plain, other):
@@ -129,8 +110,6 @@ def test_rows_of_weight_one_are_the_bits_of_rows_without(make: Callable[..., Eng
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_both_engines_go_the_same_way(share: float) -> None:
     one, other = simple(weighed(share)), fast(weighed(share))
-    settings = replace(SETTINGS, learning_rate=1e-3)
-    one._settings = other._settings = settings
     for step in range(12):
         batch = Batch(ALL[step % 4 :])
         pair = [list(engine.work(batch)[0].rows) for engine in (one, other)]
@@ -140,24 +119,15 @@ def test_both_engines_go_the_same_way(share: float) -> None:
 @pytest.mark.parametrize("rule", ["optimizer", "sgd"])
 def test_a_look_ahead_steps_by_the_weights_and_shows_losses_of_answers(rule: Any) -> None:
     batch = Batch(ALL, "look_ahead", rule)
-    ahead = [make(weighed(0.3)).work(batch)[0] for make in (simple, fast)]
-    plain = simple(PLAIN).work(batch)[0]
+    ahead = [make(weighed(0.3), learning_rate=0.1).work(batch)[0] for make in (simple, fast)]
+    plain = simple(PLAIN, learning_rate=0.1).work(batch)[0]
     assert list(ahead[0].rows) == pytest.approx(list(plain.rows), rel=1e-6)
     assert list(ahead[0].after) == pytest.approx(list(ahead[1].after), rel=1e-4)
     assert list(ahead[0].after) != pytest.approx(list(plain.after), rel=1e-4)
 
 
 def test_an_adapter_learns_by_the_weights() -> None:
-    def engine(kind: Any) -> Engine:
-        model = model_of("llama", 1.0)
-        if kind is SimpleEngine:
-            model.set_attn_implementation("eager")
-        made = adapted(loaded(model), LORA, CPU, bf16=False)
-        settings = replace(SETTINGS, learning_rate=1e-2)
-        made_of: Engine = kind(made.loaded, {"a": weighed(0.3)}, settings, adapted=made)
-        return made_of
-
-    pair = [engine(SimpleEngine), engine(FastEngine)]
+    pair = [make(weighed(0.3), adapter=LORA, learning_rate=1e-2) for make in BOTH.values()]
     for step in range(5):
         rows = [list(each.work(Batch(ALL))[0].rows) for each in pair]
         assert rows[0] == pytest.approx(rows[1], rel=1e-4, abs=1e-5), step
@@ -167,9 +137,8 @@ def test_an_adapter_learns_by_the_weights() -> None:
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_recorded_steps_and_lanes_read_weights_from_their_buffers(lanes: int) -> None:
     """Padded lines, whole and in lanes: the gradient of every replay, not of the first alone."""
-    chosen = replace(SETTINGS, learning_rate=0.0, lanes=lanes, batch_rows=11, bf16=True)
-    model = loaded(model_of("llama", 1.0))
-    engine = FastEngine(model, {"a": weighed(0.3)}, chosen, recorder=Direct)
+    how: dict[str, Any] = {"learning_rate": 0.0, "lanes": lanes, "batch_rows": 11, "bf16": True}
+    engine = fast(weighed(0.3), recorder=Direct, **how)
     for rows in (range(11), [2, 3, 4], range(1, 11)):
         losses, gradients = moved(engine, rows)
         assert engine.paths().steps == "recorded"
@@ -181,9 +150,7 @@ def test_recorded_steps_and_lanes_read_weights_from_their_buffers(lanes: int) ->
 
 def test_lanes_in_ranks_have_the_bits_of_one_process() -> None:
     def trained(ranks: Any) -> tuple[list[list[float]], dict[str, torch.Tensor]]:
-        chosen = replace(SETTINGS, learning_rate=1e-2, lanes=4)
-        model = loaded(model_of("llama", 1.0))
-        engine = FastEngine(model, {"a": weighed(0.3)}, chosen, ranks=ranks)
+        engine = fast(weighed(0.3), ranks=ranks, learning_rate=1e-2, lanes=4)
         rows = [list(engine.work(Batch(rows))[0].rows) for rows in (ALL, ALL[2:5], ALL)]
         return rows, engine.weights()
 
