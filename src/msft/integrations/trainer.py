@@ -15,7 +15,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from msft.app.interface import printed
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
 from msft.app.terminal.progress import PlainLines
 from msft.data.corpus import Corpus, settings_for
 from msft.data.sources import wanted_splits
@@ -89,11 +90,9 @@ class TrainerLog(Observer):
 
 
 class _BesideBar:
-    """Standard output; a progress bar steps aside for each line."""
+    """Standard output; a progress bar steps aside for each text, which ends its line."""
 
     def write(self, text: str) -> int:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped]
-
         tqdm.write(text, end="", file=sys.stdout)
         return len(text)
 
@@ -155,7 +154,7 @@ def train(
     """
     refuse_trainer(trainer, method)
     refuse_keys(keys)
-    tell = notice or printed(quiet)
+    tell = notice or (lambda text: None if quiet else tqdm.write(f"note: {text}", file=sys.stderr))
     folder = RunFolder(Path(output_dir or Path(trainer.args.output_dir) / "msft"))
     selection = keys.get("selection_split", SELECTION)
     recipe = _recipe(trainer, named_splits(datasets, metric, selection), {"method": method, **keys})

@@ -140,7 +140,8 @@ class PlainLines:
     def _say(self, line: str) -> None:
         try:
             if self._out is not None:
-                print(line, file=self._out, flush=True)
+                self._out.write(f"{line}\n")  # at once, so that a progress bar stays below it
+                self._out.flush()
         except BrokenPipeError:
             self._out = None
 
@@ -234,17 +235,15 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
                 mean_text(history, event.checkpoint),
             )
             return _with_scores(f"  {point}, {mean}:", event.scores, width, history.watched)
-        case DecisionEvent(what="exclude"):
+        case DecisionEvent(what="exclude"):  # where training goes on, the next stage says
             here = history.stages[-1].points[-1:]
             stays = bool(here) and here[0].checkpoint == event.checkpoint
-            where = "training goes on from" if stays else "training goes back to"
+            where = " at" if stays else "; back to"
             gone, there = ", ".join(event.names), checkpoint_in_words(event.checkpoint)
-            return f"  → {gone} left; {where} {there}"
+            return f"  → {gone} left{where} {there}"
         case DecisionEvent(what="go_on"):
             tested = any(stage.falls for stage in history.stages[-1:])
-            why = "none surely fell" if tested else STILL_RISING
-            from_there = f"training goes on from {checkpoint_in_words(event.checkpoint)}"
-            return f"  → no sub-dataset left: {why}; {from_there}"
+            return f"  → no sub-dataset left: {'none surely fell' if tested else STILL_RISING}"
         case EndEvent():
             best, mean = checkpoint_in_words(event.best), mean_text(history, event.best)
             return f"done: {ENDINGS[event.by]}; the best is {best}, {mean}"

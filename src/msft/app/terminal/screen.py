@@ -2,8 +2,10 @@
 library, moves no cursor and shows no credentials."""
 
 import argparse
+import json
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any, TextIO
@@ -69,6 +71,20 @@ def say(text: str, quiet: bool = False) -> None:
     """Tell a person something on stderr: wrapped on a terminal, one line for a program."""
     if not quiet:
         print(fitted(text, screen_width(sys.stderr)), file=sys.stderr)
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False), file=unguarded(sys.stdout))
+
+
+def emit(
+    options: argparse.Namespace, content: Mapping[str, Any], text: Callable[[int], str]
+) -> None:
+    """Print what a command found: with --json for a program, else in words that fit the screen."""
+    if options.json:
+        print_json(content)
+    else:
+        show(text(width()))
 
 
 class ProgressLine:
