@@ -395,11 +395,10 @@ def chat(options: argparse.Namespace) -> None:
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
     from msft.app import analyses
-    from msft.app.analyses import WITHOUT_RUNS, budgets_on_models, shifts, with_models
     from msft.app.variants import models_named
 
-    if options.analysis in WITHOUT_RUNS:
-        WITHOUT_RUNS[options.analysis](options)
+    if options.analysis in analyses.WITHOUT_RUNS:
+        analyses.WITHOUT_RUNS[options.analysis](options)
         return
     recipe = recipe_of(options)
     out = Path(options.out or f"runs/{options.analysis}")
@@ -407,26 +406,23 @@ def analyze(options: argparse.Namespace) -> None:
     with stdout_to_stderr(options.json):
         for note in recipe.notes:
             say(f"note: {note}", options.quiet)
-        run = analyses.runner(options.quiet, lambda text: say(text, options.quiet))
+        run = analyses.runner(options.quiet)
         models = models_named(getattr(options, "models", None))
-        recipes = with_models(recipe, models)
+        recipes = analyses.with_models(recipe, models)
         match options.analysis:
             case "divergence" if models:
-                found = shifts(recipes, out, run)
+                found = analyses.shifts(recipes, out, run)
             case "divergence":
                 found = analyses.divergence(recipe, out, run)
             case "budget" if models:
-                found = budgets_on_models(recipes, out, run, options.budgets)
+                found = analyses.budgets_on_models(recipes, out, run, options.budgets)
             case "budget":
                 found = analyses.budgets(recipe, out, run, options.budgets)
             case _:
                 found = analyses.sizes(recipe, out, run, options.sizes, options.methods)
         paths = found.write(out)
-    if options.json:
-        print_json({**found.content, "folder": str(out), "files": [str(path) for path in paths]})
-        return
-    show(found.text(width()))
-    show_paths(*paths)
+    files = {"folder": str(out), "files": [str(path) for path in paths]}
+    emit(options, {**found.content, **files}, found.text, paths)
 
 
 def env(options: argparse.Namespace) -> None:

@@ -39,11 +39,7 @@ _BYTES = 4
 def write_import(source: Path, path: Path) -> str:
     """Write the recipe that a config means, and return what became of its keys. Nothing is
     overwritten."""
-    if path.exists():
-        raise UsageError(f"{path} exists already; give another name, or remove it first")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent} is not a folder; make it first")
-    refuse_unwritable(path.parent)
+    _refuse_no_place(path)
     config, _ = read_recipe(source, (), MOST_VALUES)
     try:
         tool = tool_of(config)
@@ -65,6 +61,15 @@ def write_import(source: Path, path: Path) -> str:
         ) from error
     path.write_text(text, encoding="utf-8")
     return f"wrote {path} from a config of {tool}\n\n{outcome(draft)}\n\nnext: msft validate {path}"
+
+
+def _refuse_no_place(path: Path) -> None:
+    """UsageError where no new file can be written here."""
+    if path.exists():
+        raise UsageError(f"{path} exists already; give another name, or remove it first")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent} is not a folder; make it first")
+    refuse_unwritable(path.parent)
 
 
 def recipe_text(draft: Draft, tool: Tool, source: Path, path: Path) -> str:
@@ -174,11 +179,7 @@ Pair = tuple[str, str]
 
 def write_starter(path: Path) -> str:
     """Write the recipe and its rows, and return what to do next. Nothing is overwritten."""
-    if path.exists():
-        raise UsageError(f"{path} exists already; give another name, or remove it first")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent} is not a folder; make it first")
-    refuse_unwritable(path.parent)
+    _refuse_no_place(path)
     folder = path.parent / ROWS
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} exists already and is not a folder; rename it first")

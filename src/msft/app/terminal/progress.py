@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msft.app.terminal.board import Board, Placed, time_left_text
 from msft.app.terminal.results import ENDINGS, checkpoint_in_words
-from msft.app.terminal.screen import unguarded
+from msft.app.terminal.screen import ProgressLine, unguarded
 from msft.observers.observer import Observer, Watched
 from msft.report.watched import broken_in_words
 from msft.report.wording import metric_name
@@ -154,7 +154,7 @@ class ShownAudit(Observer):
 
     def __init__(self) -> None:
         self._out: IO[str] | None = sys.stdout
-        self._open = False
+        self._moving = ProgressLine(sys.stdout, between=0.0) if sys.stdout.isatty() else None
 
     def event(self, history: History, event: Event, live: bool) -> None:
         if not live:
@@ -171,33 +171,30 @@ class ShownAudit(Observer):
                     self._say(f"{judge}: epoch {epochs}{loss}", stays=last)
             case JudgedEvent():
                 rows = counted(sum(event.judged.values()), "training row")
-                self._say(f"{judge} has judged {rows} that it has not seen", stays=True)
+                self._say(f"{judge} has judged {rows} that it has not seen")
             case FoundEvent():
                 spoiled = [n for n, each in event.findings.items() if each.verdict == "spoiled"]
                 found = f"spoiled: {', '.join(_some(spoiled))}" if spoiled else "nobody is spoiled"
-                self._say(f"round {event.round}: {found}", stays=True)
+                self._say(f"round {event.round}: {found}")
 
-    def _say(self, line: str, stays: bool) -> None:
+    def _say(self, line: str, stays: bool = True) -> None:
         """Print a line; on a terminal, one that does not stay is written over by the next."""
         if self._out is None:
             return
-        terminal = self._out.isatty()
         width = screen_width(self._out) or WIDTH
-        text = cut(line, width - 1)
         try:
-            if not terminal:
+            if self._moving is None:
                 print(fitted(line, width), file=self._out, flush=True)
                 return
-            filled = f"\r{text:<{width - 1}}" if self._open else text
-            print(filled, end="\n" if stays else "", file=self._out, flush=True)
-            self._open = not stays
+            self._moving("" if stays else line)
+            if stays:
+                print(cut(line, width - 1), file=self._out, flush=True)
         except BrokenPipeError:
             self._out = None
 
     def close(self) -> None:
-        if self._open and self._out is not None:
-            print(file=self._out, flush=True)
-            self._open = False
+        if self._moving is not None and self._out is not None:
+            self._moving("")
 
 
 def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:

@@ -5,7 +5,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, TextIO
@@ -58,7 +58,8 @@ def show(text: str) -> None:
 
 def show_paths(*paths: Path | str) -> None:
     """Print paths, each on a line of its own and never broken, so that they can be copied."""
-    print(*paths, sep="\n")
+    for path in paths:
+        print(path)
 
 
 def show_path(name: str, path: Path | str) -> None:
@@ -78,24 +79,31 @@ def print_json(content: Mapping[str, Any]) -> None:
 
 
 def emit(
-    options: argparse.Namespace, content: Mapping[str, Any], text: Callable[[int], str]
+    options: argparse.Namespace,
+    content: Mapping[str, Any],
+    text: Callable[[int], str],
+    paths: Sequence[Path] = (),
 ) -> None:
-    """Print what a command found: with --json for a program, else in words that fit the screen."""
+    """Print what a command found: with --json for a program, else in words that fit the screen, and
+    the paths of the files that it wrote."""
     if options.json:
         print_json(content)
-    else:
-        show(text(width()))
+        return
+    show(text(width()))
+    show_paths(*paths)
 
 
 class ProgressLine:
     """A line that is written over, a few times a second; nothing of it stays."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, between: float | None = None) -> None:
+        """between: seconds between two states of the line (default: `BETWEEN`)."""
         self._stream, self._shown, self._last = stream, 0, 0.0
+        self._between = between
 
     def __call__(self, text: str) -> None:
         now = monotonic()
-        if text and now - self._last < BETWEEN:
+        if text and now - self._last < (BETWEEN if self._between is None else self._between):
             return
         self._last = now if text else 0.0
         line = cut(text, (screen_width(self._stream) or WIDTH) - 1)
