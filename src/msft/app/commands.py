@@ -1,4 +1,5 @@
-"""What each command does. Heavy imports stay inside, after all that is refused without them."""
+"""One function a command: it reads the options, calls the work, prints the result. Imports that
+take long stand in the functions, behind all that can be refused without them."""
 
 import argparse
 import json
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft import process
-from msft.app.compare import print_missing, refuse_useless
 from msft.app.terminal.screen import emit, print_json, say, show, show_path, show_paths, width
 from msft.errors import LogError, UsageError
 from msft.planning.admission import refuse_places, refuse_unwritable
@@ -44,7 +44,7 @@ def noting(options: argparse.Namespace) -> Callable[[str], None]:
 
 
 def stdout_to_stderr(json_only: bool) -> AbstractContextManager[Any]:
-    """With --json, what is printed on the way goes to stderr."""
+    """With --json, everything printed before the document goes to stderr."""
     return redirect_stdout(sys.stderr) if json_only else nullcontext()
 
 
@@ -262,9 +262,15 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
-    from msft.app.compare import compare
+    from msft.app.compare import commands, compare
+    from msft.app.jobs import typed
 
-    refuse_useless(options)
+    idle = "--list" if options.list else "--no-run" if options.no_run else None
+    useless = "--devices" if options.devices else "--figures" if options.figures else None
+    if idle and useless and (options.list or options.devices):
+        raise UsageError(
+            f"{idle} starts nothing, so {useless} has no effect; leave one of them out"
+        )
     asked: dict[str, Any] = {
         "methods": options.methods,
         "seeds": options.seeds,
@@ -273,7 +279,13 @@ def compare(options: argparse.Namespace) -> None:
         "say": lambda text: say(text, options.quiet),
     }
     if options.list:
-        print_missing(options.recipe, options.out, asked, options.json)
+        with redirect_stdout(sys.stderr):
+            missing = commands(options.recipe, options.out, **asked)
+        if options.json:
+            print_json({"commands": missing})
+            return
+        for command in missing.values():
+            print(typed(command))
         return
     content = compare(
         options.recipe,
@@ -282,7 +294,7 @@ def compare(options: argparse.Namespace) -> None:
         figures=options.figures,
         run=not options.no_run,
         devices=options.devices,
-        quiet=options.quiet or options.json,  # what the runs print goes to files then
+        quiet=options.quiet or options.json,  # the output of the runs goes to files then
         shown=not options.json,
     )
     if options.json:
@@ -356,7 +368,7 @@ def merge(options: argparse.Namespace) -> None:
 
 def chat(options: argparse.Namespace) -> None:
     """Ask a result, and its base beside it."""
-    from msft.app.chat import Manner, load_chat, models_named
+    from msft.app.chat import ChatOptions, load_chat, models_named
 
     prompt = options.prompt
     if prompt is None and (sys.stdin is None or not sys.stdin.isatty()):
@@ -371,25 +383,25 @@ def chat(options: argparse.Namespace) -> None:
             "the prompt is empty; expected a text in --prompt or on stdin (on a terminal, leave "
             "--prompt out to talk)"
         )
-    manner = Manner(
+    how = ChatOptions(
         options.system, options.plain, options.max_new_tokens, options.temperature, options.seed
     )
     asks_base = not options.no_base and options.base is None
     named = models_named(options.model, asks_base, options.trust_remote_code)
     with stdout_to_stderr(True):
-        loaded = load_chat(named, options.base, manner, lambda text: say(f"note: {text}"))
+        loaded = load_chat(named, options.base, how, lambda text: say(f"note: {text}"))
     from msft.app.terminal.chat import answer, answers_content, converse
 
     if prompt is None:
         converse(loaded)
         return
-    speeches = loaded.ask(prompt)
+    answers = loaded.ask(prompt)
     if not options.json:
-        answer(speeches)
+        answer(answers)
         return
-    for each in speeches:
+    for each in answers:
         each.finish()
-    print_json(answers_content(loaded, prompt, speeches))
+    print_json(answers_content(loaded, prompt, answers))
 
 
 def analyze(options: argparse.Namespace) -> None:

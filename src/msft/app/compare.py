@@ -1,15 +1,13 @@
 """`msft compare`: methods × seeds × models of one recipe; what is missing is run, then compared.
 
 The file has, in this order: which runs share their first roll-out, the runs that a comparison asks
-for, the comparison itself, and `--list`, which prints the commands of the missing runs.
+for, the comparison itself, and the tables that it writes.
 """
 
-import argparse
 import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from hashlib import sha256
 from inspect import signature
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.jobs import Job, Say, carry_out, device_slots, exit_in_words
-from msft.app.terminal.screen import show, show_paths, unguarded, width
+from msft.app.terminal.screen import show, show_paths, width
 from msft.app.variants import (
     MODEL,
     Variant,
@@ -103,12 +101,12 @@ def _first(name: str, names: Sequence[str], places: Mapping[str, Path]) -> str:
 
 
 def is_lent(place: Path) -> bool:
-    """Whether a run has left its first roll-out here, so that others can begin."""
+    """Whether this folder has a first roll-out that other runs can begin with."""
     return SharedRollout(place, RunFolder(place)).found() is not None
 
 
 def remove_shared(place: Path) -> None:
-    """Nobody needs it any more."""
+    """Remove a shared roll-out, and the folder of shared roll-outs with the last one."""
     shutil.rmtree(place, ignore_errors=True)
     if place.parent.is_dir() and not any(place.parent.iterdir()):
         place.parent.rmdir()
@@ -188,9 +186,8 @@ def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
     """`20,30` as numbers; the recipe's seed by default."""
     if seeds is None:
         return [recipe.seed]
-    words = listed_words(
-        seeds if isinstance(seeds, str) else [str(seed) for seed in seeds], "--seeds", "20,30"
-    )
+    given = seeds if isinstance(seeds, str) else [*map(str, seeds)]
+    words = listed_words(given, "--seeds", "20,30")
     wrong = [word for word in words if not (word.isascii() and word.isdigit())]
     if wrong:
         raise UsageError(f"--seeds has {wrong[0]!r}; expected whole numbers such as 20,30")
@@ -266,7 +263,7 @@ def compare(
 
 
 def _failures(failed: dict[str, int], out: Path) -> str:
-    """Each run with how it ended, and where it says why, if that was not shown."""
+    """A line for each failed run: its exit code, and the file of an output that was hidden."""
     logs = {name: out / f"{name}.log" for name in failed}
     return "".join(
         f"\n  {name}: {exit_in_words(code)}"
@@ -323,7 +320,7 @@ def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
 
 
 def _rows_of(recipe: Recipe) -> tuple[str, str | None]:
-    """What decides about the rows of a variant, and about their tokens."""
+    """The recipe's keys that decide which rows a variant has, and their tokens."""
     return recipe.model_name_or_path, recipe.exclude_rows
 
 
@@ -409,29 +406,3 @@ def _runs_in(out: Path) -> list[Path]:
             place = order.index(method) if method in order else len(order)
             found.append((place, name, int(seed), folder))
     return [folder for *_, folder in sorted(found)]
-
-
-def refuse_useless(options: argparse.Namespace) -> None:
-    """UsageError for an option that the others leave without an effect."""
-    idle = "--list" if options.list else "--no-run" if options.no_run else None
-    useless = "--devices" if options.devices else "--figures" if options.figures else None
-    if idle and useless and (options.list or options.devices):
-        raise UsageError(
-            f"{idle} starts nothing, so {useless} has no effect; leave one of them out"
-        )
-
-
-def print_missing(recipe: str, out: str, asked: Mapping[str, Any], as_json: bool) -> None:
-    """Print the commands for a shell, or by the names of their runs as JSON.
-
-    asked: what `compare` is asked too.
-    """
-    from msft.app.jobs import typed
-
-    with redirect_stdout(sys.stderr):
-        missing = commands(recipe, out, **asked)
-    if as_json:
-        print(json.dumps({"commands": missing}, indent=2), file=unguarded(sys.stdout))
-        return
-    for command in missing.values():
-        print(typed(command))

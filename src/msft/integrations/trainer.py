@@ -10,7 +10,7 @@ of its epochs, with the log, the store, the resume, the report and the FLOPs of 
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def _named(score: Score) -> str:
 
 
 ENGINE = "trainer"
-"""What the log calls this engine."""
+"""The name of this engine in the log."""
 
 START = "adapter_start"
 """The folder of an adapter's first weights, in the run folder."""
@@ -170,47 +170,45 @@ def train(
     unused = unused_length(keys, method, trainer.args.num_train_epochs)
     for note in (*recipe.notes, *unused, *notes_of(trainer, rows, corpus)):
         tell(note)
-    run = _Run(trainer, recipe, folder, corpus, rows, ends, quiet, tell)
-    return run.carry_out()
+    return _Run(trainer, recipe, folder, corpus, rows, ends, quiet, tell).carry_out()
 
 
+@dataclass
 class _Run:
-    """One run inside one trainer."""
+    """One run inside one trainer.
 
-    def __init__(
-        self,
-        trainer: Any,
-        recipe: Recipe,
-        folder: RunFolder,
-        corpus: Corpus,
-        rows: TrainerRows,
-        ends: list[int],
-        quiet: bool,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._trainer, self._recipe, self._folder = trainer, recipe, folder
-        self._corpus, self._rows, self._ends = corpus, rows, ends
-        self._quiet, self._tell = quiet, tell
-        self._result: Result | None = None
+    ends: tokens that end an answer, besides those that the model knows.
+    tell: receives notes.
+    """
+
+    trainer: Any
+    recipe: Recipe
+    folder: RunFolder
+    corpus: Corpus
+    rows: TrainerRows
+    ends: list[int]
+    quiet: bool
+    tell: Callable[[str], None]
+    result: Result | None = None
 
     def carry_out(self) -> Result:
         """The result, which is in the trainer's model too. A finished run trains nothing."""
-        if self._folder.is_finished():
-            self._tell(f"{self._folder.path} is finished; nothing is left to train")
-            self._trainer.state.global_step = 0  # the steps of the run are counted again
+        if self.folder.is_finished():
+            self.tell(f"{self.folder.path} is finished; nothing is left to train")
+            self.trainer.state.global_step = 0  # the steps of the run are counted again
             self._train()
         else:
             with self._in_place_of_epochs():
-                self._trainer.train()
-        assert self._result is not None, "the trainer has called what stands for its epochs"
-        return self._result
+                self.trainer.train()
+        assert self.result is not None, "the trainer has called what stands for its epochs"
+        return self.result
 
     @contextmanager
     def _in_place_of_epochs(self) -> Iterator[None]:
         """The trainer's own loop calls the run once; it is as it was afterwards."""
-        trainer, args = self._trainer, self._trainer.args
+        trainer, args = self.trainer, self.trainer.args
         before = (trainer.train_dataset, args.max_steps)
-        trainer.train_dataset = self._rows.splits[next(iter(self._corpus.datasets))]["train"].rows
+        trainer.train_dataset = self.rows[next(iter(self.corpus.datasets))]["train"].rows
         args.max_steps = self._steps()
         setattr(trainer, HOOK, self._epochs)
         try:
@@ -222,15 +220,15 @@ class _Run:
     def _steps(self) -> int:
         """Steps on which the learning rate's course is laid out; where a method rolls back, the
         most that there can be."""
-        recipe = self._recipe
+        recipe = self.recipe
         epochs = recipe.num_train_epochs
         if recipe.method in ROLLING_BACK:
-            stages = recipe.method_options.get("max_stages") or 2 * len(self._corpus.datasets)
+            stages = recipe.method_options.get("max_stages") or 2 * len(self.corpus.datasets)
             epochs = recipe.compute_budget * stages
-        return max(1, self._corpus.mixture(0.0).steps(epochs, recipe.train_batch_size))
+        return max(1, self.corpus.mixture(0.0).steps(epochs, recipe.train_batch_size))
 
     def _epochs(self, *given: Any, **named: Any) -> None:
-        trainer = self._trainer
+        trainer = self.trainer
         try:
             self._train()
         finally:
@@ -241,8 +239,8 @@ class _Run:
         trainer.control.should_training_stop = True
 
     def _train(self) -> None:
-        trainer, folder = self._trainer, self._folder
-        parts = {name: self._rows.splits[name]["train"] for name in self._corpus.datasets}
+        trainer, folder = self.trainer, self.folder
+        parts = {name: self.rows[name]["train"] for name in self.corpus.datasets}
         start = folder.path / START
         if not folder.log.exists():  # left by a call that did not come as far as to start
             remove(start)
@@ -250,21 +248,21 @@ class _Run:
             trainer,
             {name: part.rows for name, part in parts.items()},
             {name: part.encoded for name, part in parts.items()},
-            self._ends,
+            self.ends,
             start if hasattr(trainer.model, "peft_config") else None,
         )
         if folder.is_finished():
             self._recognise(engine)
-        method = self._recipe.prepared
-        settings = settings_for(self._recipe, self._corpus, method)
+        method = self.recipe.prepared
+        settings = settings_for(self.recipe, self.corpus, method)
         base = {} if folder.is_finished() else engine.base_record()
         try:
             result = run(
-                Job(self._recipe, folder, self._tell),
-                Rows(trainer.processing_class, self._corpus),
+                Job(self.recipe, folder, self.tell),
+                Rows(trainer.processing_class, self.corpus),
                 Plan(method, settings, most_held(method, settings)),
                 Built(engine, ENGINE, base),
-                [TrainerLog(trainer, folder.path, self._quiet)],
+                [TrainerLog(trainer, folder.path, self.quiet)],
                 needs_checkpoint=True,
             )
         except BaseException:
@@ -273,17 +271,17 @@ class _Run:
             raise
         best = result.summary["best"]["checkpoint"]
         engine.load(None if best == BASE else self._held(engine, best))
-        self._result = result
+        self.result = result
 
     def _recognise(self, engine: TrainerEngine) -> None:
         """A finished run has put its result into the model; then that is not the first one."""
-        history = read_history(self._folder.path)
+        history = read_history(self.folder.path)
         if history.best is not None and history.best != BASE:
             first = history.start.fingerprint["model"]
             engine.recognise(self._held(engine, history.best), first)
 
     def _held(self, engine: TrainerEngine, checkpoint: str) -> Weights:
-        weights: Weights = engine.codec().read(self._folder.checkpoints / f"{checkpoint}.weights")
+        weights: Weights = engine.codec().read(self.folder.checkpoints / f"{checkpoint}.weights")
         return weights
 
 
@@ -315,7 +313,7 @@ def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) 
 
 
 def _recomputes(args: Any) -> bool:
-    """Whether activations are computed again; transformers 5.23 has a new name for that."""
+    """Whether gradient checkpointing is on, which transformers calls otherwise from 5.23 on."""
     return bool(getattr(args, "activation_checkpointing", args.gradient_checkpointing))
 
 
@@ -325,7 +323,7 @@ def _warmup(args: Any, steps: float) -> int:
 
 
 def _model_name(model: Any) -> str:
-    """What the model was loaded from; its class where that is not known or not there any more."""
+    """The name or path that the model was loaded from; its class where that is unknown or gone."""
     name = str(getattr(model.config, "_name_or_path", "") or "")
     local = name.count("/") > 1 or name.startswith((".", "/", "~"))
     if not name or (local and not expanded(name).exists()):
