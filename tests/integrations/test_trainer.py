@@ -366,7 +366,7 @@ def test_a_trainer_is_told_how_to_watch(tmp_path: Path) -> None:
 
 
 def on_screen(written: str) -> list[str]:
-    """The lines that a terminal shows of a text, in which a carriage return goes back to column 0."""
+    """The lines that a terminal shows of a text; a carriage return goes back to column 0."""
     shown = []
     for line in written.split("\n"):
         cells: list[str] = []
