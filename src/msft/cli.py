@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _not_flags(rest: Sequence[str], words: Sequence[str], options: Namespace) -> str:
-    """What to write in the place of flags that are keys of the recipe, as other trainers have them.
+    """The message for unknown flags: of one that is a key of the recipe, the `--set` in its place.
 
     words: the command line as it was given.
     """
@@ -77,7 +77,10 @@ def _not_flags(rest: Sequence[str], words: Sequence[str], options: Namespace) ->
     instead, told = list[str](), list[str]()
     for flag in [word for word in rest if word.startswith("--")]:
         name, equals, value = flag.partition("=")
-        behind = takewhile(_is_value, words[words.index(flag) + 1 :])
+        behind = takewhile(
+            lambda word: not word.startswith("-") or word[1:2].isdigit(),
+            words[words.index(flag) + 1 :],
+        )
         values = [value] if equals else [w for w in behind if not w.endswith((".yaml", ".yml"))]
         text = values[0] if len(values) == 1 else f"[{', '.join(values)}]" if values else ""
         key, answer = set_for_flag(name, text)
@@ -86,10 +89,6 @@ def _not_flags(rest: Sequence[str], words: Sequence[str], options: Namespace) ->
     if instead:
         told.insert(0, f"a key of the recipe is no flag; write {' '.join(instead)}")
     return "; ".join(told) or unknown
-
-
-def _is_value(word: str) -> bool:
-    return not word.startswith("-") or word[1:2].isdigit()
 
 
 _PLACES = ("out", "answers", "model", "base", "file", "source", "recipe", "schedule", "folder")

@@ -74,7 +74,7 @@ Runner = Callable[[Recipe, Path], History]
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What an analysis found: for a program, and as a table with its notes for a person.
+    """The result of an analysis: `content` for a program, a table and its notes for a person.
 
     name: of its files, and of its figure among those of its runs.
     report_split: the one that its figure and page are of, as its table is.
@@ -317,7 +317,7 @@ def _about(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _gain(result: Mapping[str, Any], straight: Mapping[str, Any]) -> float:
-    """By how much the mean is better; of losses that is lower."""
+    """The gain of a mean over that of SFT; for losses its reduction."""
     gain: float = result["mean"] - straight["mean"]
     return -gain if result["unit"] == "nll" else gain
 
@@ -474,7 +474,7 @@ def _runs_below(folder: Path) -> list[Path]:
 
 
 def _panel(kind: str, panel: RunPanel) -> dict[str, Any]:
-    """What a panel says, for a program."""
+    """The numbers of a panel, for a program."""
     run = panel.run
     history = run.history
     searches = run.method == "msft"
@@ -510,7 +510,7 @@ def _panel(kind: str, panel: RunPanel) -> dict[str, Any]:
 
 
 def _panel_rows(kind: str, panels: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """What panels say, for a person."""
+    """A table of the panels' numbers, for a person."""
     rows: list[tuple[str, ...]]
     if kind == "peaks":
         rows = [("run", "first peak", "last peak", "peak of the mean")]
@@ -535,7 +535,7 @@ def _panel_rows(kind: str, panels: Sequence[dict[str, Any]]) -> list[tuple[str, 
 
 
 def headroom(options: argparse.Namespace) -> None:
-    """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
+    """The gain if each sub-dataset stopped at its own peak, from the logs of a run alone."""
     from msft.report.headroom import headroom_content, headroom_of, headroom_text
 
     folder = Path(options.folder)
@@ -586,11 +586,11 @@ WITHOUT_RUNS: dict[str, Callable[[argparse.Namespace], None]] = {
     "grid": grid,
     "homogeneous": homogeneous,
 }
-"""The analyses that train nothing; each prints what it found."""
+"""The analyses that train nothing; each prints its result."""
 
 
 def factors_of(folders: Sequence[Path]) -> dict[str, float]:
-    """How many times the FLOPs of SFT each other method cost, in the largest mixture with both."""
+    """FLOPs of each other method over those of SFT, in the largest mixture that has both."""
     for folder in folders:
         _refuse_no_run(folder)
     comparisons = comparisons_of([run for run in compared_runs(folders) if run.history.ended])

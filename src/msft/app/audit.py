@@ -331,7 +331,7 @@ def refuse_taken(folder: Path) -> None:
 
 
 def lines_in(suspects: Path) -> int:
-    """How many rows a file names; a person may have deleted some."""
+    """The number of rows in a file of suspects; a person may have deleted some."""
     return sum(bool(line.strip()) for line in read_text(suspects).split("\n"))
 
 

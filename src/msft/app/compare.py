@@ -91,25 +91,15 @@ def shared_places(recipes: Mapping[str, Recipe], out: Path) -> dict[str, Path]:
 def side_by_side(names: Sequence[str], places: Mapping[str, Path]) -> list[str]:
     """The names in an order in which runs that share a roll-out follow each other, so that few
     roll-outs lie on disk at a time."""
-    firsts = {name: names.index(_first(name, names, places)) for name in names}
-    return sorted(names, key=lambda name: (firsts[name], names.index(name)))
-
-
-def _first(name: str, names: Sequence[str], places: Mapping[str, Path]) -> str:
-    place = places.get(name)
-    return name if place is None else next(n for n in names if places.get(n) == place)
+    groups: dict[Path | str, list[str]] = {}
+    for name in names:
+        groups.setdefault(places.get(name, name), []).append(name)
+    return [name for group in groups.values() for name in group]
 
 
 def is_lent(place: Path) -> bool:
     """Whether this folder has a first roll-out that other runs can begin with."""
     return SharedRollout(place, RunFolder(place)).found() is not None
-
-
-def remove_shared(place: Path) -> None:
-    """Remove a shared roll-out, and the folder of shared roll-outs with the last one."""
-    shutil.rmtree(place, ignore_errors=True)
-    if place.parent.is_dir() and not any(place.parent.iterdir()):
-        place.parent.rmdir()
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +332,9 @@ def _run(
         """Remove a shared roll-out once all runs that need it are done."""
         for place in {*places.values()}:
             if all(each.is_done for each in asked if places.get(each.name) == place):
-                remove_shared(place)
+                shutil.rmtree(place, ignore_errors=True)
+                if place.parent.is_dir() and not any(place.parent.iterdir()):
+                    place.parent.rmdir()
 
     by_name = {each.name: each for each in waiting}
     order = side_by_side([*by_name], places)

@@ -104,7 +104,8 @@ def _planted(seed: int) -> str:
 
 
 def _excluded(history: History) -> str:
-    """Which sub-datasets with wrong labels mSFT excluded, and whether its best is without them."""
+    """The sub-datasets that mSFT excluded, those with wrong labels among them, and whether an
+    exclusion is on the path to the best."""
     names = [exclusion.name for exclusion in history.exclusions]
     if not names:
         return "mSFT excluded none."
@@ -115,7 +116,7 @@ def _excluded(history: History) -> str:
 
 
 def _audited(audit: Audit) -> str:
-    """Which sub-datasets with wrong labels the audit found."""
+    """The sub-datasets with wrong labels that the audit found and missed."""
     found = {each.name for each in audit.of("spoiled")}
     if found == {*MISLABELLED}:
         return "The audit found all of them and no other."

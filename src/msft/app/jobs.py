@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from msft.app.variants import listed_words, refuse_twice
+from msft.app.variants import listed_words
 from msft.errors import STOPPED, UsageError
 from msft.process import IS_JOB, graceful, held
 from msft.text import duration
@@ -24,7 +24,7 @@ from msft.threads import for_another
 CPU = "cpu"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNIQUE = ("GPU-", "MIG-")
-"""How the driver's own names of a device begin."""
+"""The first characters of the driver's names of devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,8 @@ def device_slots(devices: str | Sequence[str | int] | None) -> list[DeviceSlot]:
         every = [DeviceSlot(f"device {number}", name) for number, name in enumerate(seen)]
         return every if len(every) > 1 else [DeviceSlot()]
     listed = devices if isinstance(devices, str) else [str(each) for each in devices]
-    words = listed_words(listed, "--devices", "0,1,2 or cpu,cpu")
-    gpus = [word for word in words if word != CPU]
-    refuse_twice(gpus, "--devices")
-    seen = _seen() if gpus else []
+    words = listed_words(listed, "--devices", "0,1,2 or cpu,cpu", repeated=CPU)
+    seen = _seen() if {*words} != {CPU} else []
     return [DeviceSlot("CPU", "") if word == CPU else _gpu(word, seen) for word in words]
 
 
@@ -142,7 +140,8 @@ def carry_out(
             while free and (job := _next(waiting, _busy(going) - ready)) is not None:
                 waiting.remove(job)
                 slot = free.popleft()
-                say(_beginning(job, slot, len(waiting), hidden))
+                output = f"; output in {job.output}" if hidden else ""
+                say(f"{job.name}: started{_on(slot)}, {len(waiting)} waiting{output}")
                 with held():
                     going.append(_started(job, slot, hidden))
             done = [each for each in going if each.process.poll() is not None]
@@ -195,7 +194,7 @@ def _stopping(say: Say) -> Iterator[list[_Running]]:
 
 
 def _started(job: Job, slot: DeviceSlot, hidden: bool) -> _Running:
-    """In a session of its own, so that Ctrl-C reaches it once, through us."""
+    """Start a job in a session of its own, so that Ctrl-C reaches it only through this process."""
     environment = {**for_another(os.environ), IS_JOB: "1"}
     if slot.visible is not None:
         environment[VISIBLE] = slot.visible
@@ -214,11 +213,6 @@ def _started(job: Job, slot: DeviceSlot, hidden: bool) -> _Running:
             start_new_session=True,
         )
     return _Running(job, slot, process, time.monotonic())
-
-
-def _beginning(job: Job, slot: DeviceSlot, waiting: int, hidden: bool) -> str:
-    output = f"; output in {job.output}" if hidden else ""
-    return f"{job.name}: started{_on(slot)}, {waiting} waiting{output}"
 
 
 def _ending(each: _Running, hidden: bool) -> str:

@@ -1,7 +1,7 @@
 """`msft init`: a recipe that runs as it stands, with example rows, or one from a foreign config."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -33,7 +33,7 @@ _METHOD = """# Does one dataset spoil the model? mSFT takes out a dataset whose 
 _SAMPLE = 4000
 """Rows whose tokens are counted, at most."""
 _BYTES = 4
-"""Of a token, where the model's tokenizer is not here: of English text."""
+"""Bytes of a token of English text: the estimate where the model's tokenizer is not here."""
 
 
 def write_import(source: Path, path: Path) -> str:
@@ -87,17 +87,14 @@ def recipe_text(draft: Draft, tool: Tool, source: Path, path: Path) -> str:
             lines += ["", "datasets:                   # paths are relative to this file"]
             lines += [f"  {line}" for line in dump(draft.datasets).splitlines()] + [""]
         elif key in draft.keys:
-            lines += _commented(dump({key: draft.keys[key]}).splitlines(), draft.note_of(key))
+            first, *rest = dump({key: draft.keys[key]}).splitlines()
+            note = draft.note_of(key)
+            lines += [f"{first:<26}  # {one_line(note)}" if note else first, *rest]
     return "\n".join([*lines, "", _METHOD, ""])
 
 
-def _commented(lines: Sequence[str], note: str) -> list[str]:
-    first, *rest = lines
-    return [f"{first:<26}  # {one_line(note)}" if note else first, *rest]
-
-
 def outcome(draft: Draft) -> str:
-    """What was carried over, what was not and why, and what their tool does otherwise."""
+    """Keys that were carried over, keys that were not and why, and other defaults of the tool."""
     lines = ["carried over (their key → ours):"]
     for each in draft.carried:
         note = f" ({each.note})" if each.note else ""
@@ -231,4 +228,4 @@ TASKS: dict[str, tuple[int, Callable[[int], Pair]]] = {
     "routing": (8000, _routing),
     "boxes": (9000, _boxes),
 }
-"""How many rows each task could have, and the row of a number."""
+"""The number of rows that each task could have, and the function that makes a row of a number."""

@@ -37,7 +37,7 @@ from msft.run.environment import BaseRecord, version_of
 from msft.search.feeds import Batch, Losses, Update
 
 NUMBERS = {int: torch.int64, float: torch.float64}
-"""How numbers in an optimizer's state are kept: beside its tensors, in their files."""
+"""The dtypes in which numbers of an optimizer's state stand beside its tensors, in their files."""
 
 
 class TrainerOptimizer:
@@ -115,7 +115,7 @@ class TrainerOptimizer:
         return getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
 
     def _settings(self) -> list[dict[str, Any]]:
-        """What an optimizer is told of its groups."""
+        """The settings of the optimizer's groups, without parameters and learning rate."""
         apart = ("params", "lr", "initial_lr")
         return [
             {key: value for key, value in group.items() if key not in apart}
@@ -158,7 +158,7 @@ class TrainerPredictor:
             self._decoder = SimplePredictor(plain, most, self._bf16, more_ends)
 
     def how(self) -> str:
-        """Who decodes, for people to read."""
+        """The name of the decoder, for people."""
         if self._leak is None:
             return "msft's decoder answers"
         alone = f"; one row at a time: {self._padding}" if self._padding else ""
@@ -230,7 +230,7 @@ def _in_fp32(model: Any) -> Iterator[bool]:
 
 
 def _computes_in_half(model: Any) -> bool:
-    """Whether a layer of the model gives, or multiplies with, numbers of 16 bits."""
+    """Whether a layer of the model computes in 16 bits."""
     found: set[Any] = {getattr(module, "compute_dtype", None) for module in model.modules()}
 
     def look(module: Any, inputs: Any, output: Any) -> None:
@@ -329,7 +329,7 @@ class TrainerEngine(TorchEngine):
         return digest.hexdigest()
 
     def base_record(self) -> BaseRecord:
-        """The model that was handed over, all of it: nobody knows whether it is what a file has."""
+        """A digest of the whole model in memory, which may differ from any file of it."""
         digest, size = sha256(), 0
         for name, flat in self._begins_with():
             whole = flat.contiguous().view(torch.uint8)
@@ -345,8 +345,8 @@ class TrainerEngine(TorchEngine):
             yield repr((name, tuple(weight.shape))).encode(), weight.detach().flatten()
 
     def recognise(self, result: Weights, first: str) -> None:
-        """Go for the first weights of a finished run, whose fingerprint this is, if the model has
-        every bit of that run's result: the same call has put it there."""
+        """Take over the fingerprint of a finished run's first weights if the model has every bit of
+        the run's result, which the same call has put there."""
         same = result.keys() == self._parameters.keys() and all(
             torch.equal(mine, result[name].to(mine)) for name, mine in self._parameters.items()
         )
@@ -427,7 +427,7 @@ class TrainerEngine(TorchEngine):
 
     @contextmanager
     def _holding(self, weights: Weights | None) -> Iterator[None]:
-        """Other weights in the model for a while; bit by bit the same ones afterwards."""
+        """Hold other weights in the model; afterwards it has its own again, bit by bit."""
         mine = self.weights()
         self.load(weights)
         try:
@@ -463,7 +463,7 @@ class TrainerEngine(TorchEngine):
         return float(loss)
 
     def _log(self, norm: float, rate: float) -> None:
-        """What the trainer logs; saving and evaluating are ours."""
+        """Let the trainer log; msft saves and evaluates."""
         trainer = self._trainer
         trainer.control.should_evaluate = trainer.control.should_save = False
         trainer._maybe_log_save_evaluate(
@@ -485,7 +485,7 @@ class TrainerEngine(TorchEngine):
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    """Without progress bars of transformers; the trainer's own stays."""
+    """Hide the progress bars of transformers; the trainer's own stays."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

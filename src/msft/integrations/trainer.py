@@ -292,6 +292,8 @@ def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) 
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
     rows = sum(len(dataset["train"]) for dataset in datasets if dataset.get("train") is not None)
     steps = steps_of(rows, batch) * args.num_train_epochs
+    warmup = args.warmup_steps  # below 1 it is a share of all steps
+    warmup = int(warmup if warmup >= 1 else ceil(steps * warmup))
     longest = getattr(args, "max_length", None)
     given = {
         "model_name_or_path": _model_name(trainer.model),
@@ -300,26 +302,19 @@ def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) 
         "num_train_epochs": args.num_train_epochs,
         "learning_rate": args.learning_rate,
         "lr_scheduler_type": schedule,
-        "warmup_steps": 0 if schedule == "constant" else _warmup(args, steps),
+        "warmup_steps": 0 if schedule == "constant" else warmup,
         "train_batch_size": batch,
         "weight_decay": args.weight_decay,
         "max_grad_norm": args.max_grad_norm or 0.0,
         "bf16": bool(args.bf16),
-        "gradient_checkpointing": _recomputes(args),
+        # transformers 5.23 has a new name for it
+        "gradient_checkpointing": bool(
+            getattr(args, "activation_checkpointing", args.gradient_checkpointing)
+        ),
         "deterministic": bool(args.full_determinism),
         **({"max_length": longest} if longest else {}),
     }
     return Recipe.from_mapping({**given, **keys})
-
-
-def _recomputes(args: Any) -> bool:
-    """Whether gradient checkpointing is on, which transformers calls otherwise from 5.23 on."""
-    return bool(getattr(args, "activation_checkpointing", args.gradient_checkpointing))
-
-
-def _warmup(args: Any, steps: float) -> int:
-    """Steps of the warm-up, which the trainer may have as a share of all."""
-    return int(args.warmup_steps if args.warmup_steps >= 1 else ceil(steps * args.warmup_steps))
 
 
 def _model_name(model: Any) -> str:

@@ -190,7 +190,7 @@ def _methods(content: Mapping[str, Any], width: int) -> list[str]:
 
 
 def not_counted_lines(left_out: Mapping[str, str]) -> list[str]:
-    """Which methods are left out, and why; those with one reason together."""
+    """The methods that are left out, with the reason; methods with the same reason together."""
     named: dict[str, list[str]] = {}
     for name, why in left_out.items():
         named.setdefault(why, []).append(name)
@@ -224,7 +224,7 @@ CASES = {
         "no sub-dataset ever overfits, until max_stages or max_epochs ends the search",
     ),
 }
-"""What the best and the worst case are."""
+"""The meaning of the best and of the worst case."""
 
 
 def _stages(content: Mapping[str, Any]) -> list[str]:
@@ -250,7 +250,7 @@ def _stages(content: Mapping[str, Any]) -> list[str]:
 
 
 def _details(content: Mapping[str, Any]) -> list[str]:
-    """What memory, disk and time are of, and the cost of an audit."""
+    """The parts of memory, disk and time, and the cost of an audit."""
     memory, disk, speed = (content[key] for key in ("memory", "disk", "calibration"))
     parts = {
         "weights and moments": memory["held"],
@@ -269,7 +269,7 @@ def _details(content: Mapping[str, Any]) -> list[str]:
         place = f"on disk, since memory has room for {held} only"
     lines = ["memory, by part: " + ", ".join(f"{name} {si(n)}B" for name, n in parts.items() if n)]
     if memory["program"]:
-        lines.append(f"the program has {si(memory['program'])}B now, which are not counted in it")
+        lines.append(f"the program takes {si(memory['program'])}B now, on top of that")
     lines += [
         f"the {disk['checkpoints']} checkpoints that may be needed at a time are {place}",
         f"the run's folder is {disk['out']}",
@@ -340,7 +340,7 @@ def _together(content: Mapping[str, Any]) -> list[str]:
 
 
 def _memory(content: Mapping[str, Any]) -> list[str]:
-    """What a run of each model needs of one device, however small its micro-batches are."""
+    """The memory that a run of each model needs on one device with the smallest micro-batches."""
     most: dict[str, tuple[int, bool]] = {}
     for run in content["runs"].values():
         least, fits = most.get(run["model"], (0, True))

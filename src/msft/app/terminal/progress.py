@@ -248,7 +248,7 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
 
 
 def _with_scores(said: str, scores: Scores, width: int, watched: Collection[str]) -> str:
-    """What is said of a point, and its scores: behind it if all fit on the line, else below.
+    """A sentence on a point, and its scores: behind it if all fit on the line, else below.
 
     watched: names in brackets, since they are in no mean.
     """
@@ -367,7 +367,7 @@ def visible_names(board: Board, names: list[str], most: int) -> list[str]:
 
 
 def _standing(board: Board, names: list[str]) -> str:
-    """How many are being trained, and the best so far."""
+    """The number of active sub-datasets, and the best so far."""
     active = sum(board.active(name) for name in names)
     left = sum(board.left(name) is not None for name in names)
     parts = ["the run has ended"] if board.history.ended else []
@@ -382,7 +382,7 @@ def _standing(board: Board, names: list[str]) -> str:
 
 
 def _stage(board: Board, width: int) -> "Table":
-    """How far the present stage is; it moves with every step."""
+    """The progress of the present stage; it moves with every step."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 

@@ -33,7 +33,7 @@ ABOUT_COLUMNS = (
 FREE = "free"
 WATCHED = "watched"
 MOST_LABELS = 8
-"""With more different answers than these there is no balance to show."""
+"""The most different answers whose shares are shown."""
 WIDEST_LABELS = 50
 LONGEST_LABEL = 12
 """Characters that are shown of an answer."""
@@ -83,7 +83,7 @@ def _row(dataset: SubDataset) -> tuple[str, ...]:
 
 
 def watched_text(dataset: SubDataset) -> str:
-    """What a recipe asks of a sub-dataset besides its training; empty where that is nothing."""
+    """That a sub-dataset is watched, and its guard; empty without either."""
     guard = dataset.spec.guard
     texts = ["watched: it is scored at every tick and never trained"] if dataset.watched else []
     if guard is not None:
@@ -133,7 +133,7 @@ def _rows(dataset: SubDataset) -> EncodedSplit:
 
 
 def _counts(dataset: SubDataset) -> dict[str, Any]:
-    """What a sub-dataset is and has, in the order of the table; the longest row last."""
+    """Format, metric and counts in the order of the table; the longest row stands last."""
     rows, given = dataset.train.rows, dataset.given
     return {
         "format": dataset.format,
@@ -166,7 +166,7 @@ def balance(labels: Sequence[str]) -> str:
 
 
 def _label(example: Example) -> str:
-    """What the right answer is called; of own choices, its letter."""
+    """The label of the right answer; for own choices its letter."""
     if example.label or example.answer is None:
         return example.label or example.completion.strip()
     return ascii_uppercase[example.answer] if example.answer < 26 else ""
