@@ -15,7 +15,7 @@ from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
-from toys import recipe_of, write_data
+from toys import read_lines, recipe_of, write_data
 
 import msft
 from msft.app.chat import Chat, ChatAnswer, ChatOptions, ModelNames, load_chat, models_named
@@ -86,7 +86,7 @@ def test_the_answers_are_those_of_the_evaluation(
     said: dict[str, list[str]] = {}
     for model in ("tiny", str(run / "best")):
         assert main(["eval", model, recipe, "--answers", lines, "--quiet"]) == DONE
-        rows = [json.loads(line) for line in Path(lines).read_text().splitlines()]
+        rows = read_lines(Path(lines))
         first = next(row for row in rows if row["dataset"] == "upper")
         said[model] = [first["prompt"], first["prediction"]]
     capsys.readouterr()

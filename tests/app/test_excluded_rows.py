@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from rank_runs import left_by
-from toys import RULES, write_data
+from toys import RULES, write_data, write_lines
 
 import msft
 from msft.app.compare import planned, question_of
@@ -55,7 +55,7 @@ def write_file(folder: Path, file: str, left_out: dict[str, tuple[int, ...]]) ->
             said.append({"dataset": name, "sha256": digest, "prompt": row["prompt"], "doubt": 1})
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in said))
+    write_lines(path, said)
     return path
 
 

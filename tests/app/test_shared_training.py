@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from toys import write_lines
 
 from msft.app.compare import is_lent
 from msft.app.jobs import DeviceSlot, Job, carry_out
@@ -46,7 +47,7 @@ def written(folder: Path) -> Path:
     path.write_text(RECIPE)
     for name, numbers in {"words": range(48), "held": range(48, 60), "test": range(60, 72)}.items():
         rows = [{"prompt": f"say {n}:", "completion": f" {n % 7}"} for n in numbers]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(folder / f"{name}.jsonl", rows)
     return path
 
 

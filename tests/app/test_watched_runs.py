@@ -10,7 +10,7 @@ import pytest
 import yaml
 from rank_processes import in_processes
 from rank_runs import left_by, train
-from toys import rows, write_data
+from toys import read_lines, rows, write_data, write_lines
 
 from mortal import quick_folder
 from msft.cli import main
@@ -178,9 +178,9 @@ def test_rows_that_are_trained_are_not_watched(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leak = data / "leak.jsonl"
-    mine = [json.loads(line) for line in (data / "first.train.jsonl").read_text().splitlines()]
+    mine = read_lines(data / "first.train.jsonl")
     other = [{"prompt": "x?", "completion": "y"}]
-    leak.write_text("".join(json.dumps(row) + "\n" for row in [*other, mine[4], mine[2]]))
+    write_lines(leak, [*other, mine[4], mine[2]])
     datasets = [*WATCHED[:2], {"name": "w", "test": "leak.jsonl"}]
     assert main(["validate", recipe(data, "leak", datasets)]) == 2
     said = capsys.readouterr().err
