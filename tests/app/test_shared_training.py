@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from toys import write_lines
 
-from msft.app.compare import is_lent
+from msft.app.compare import has_rollout
 from msft.app.jobs import DeviceSlot, Job, carry_out
 from msft.cli import main
 from msft.run.environment import rollout_from
@@ -151,9 +151,9 @@ def test_killed_in_the_lender_and_in_a_taker_it_ends_the_same(here: Path, alone:
     assert killed(lambda: points_in("sft-s1") >= 2) == -signal.SIGKILL
     assert not (here / "out" / "soup-s1").exists()
     (place,) = (here / "out" / ".shared").iterdir()
-    assert not is_lent(place)
+    assert not has_rollout(place)
     assert killed(lambda: points_in("soup-s1") >= 1) == -signal.SIGKILL
-    assert is_lent(place)
+    assert has_rollout(place)
     assert main(compare("--quiet")) == 0
     for name in NAMES:
         expected, found = facts(alone / name), facts(here / "out" / name)

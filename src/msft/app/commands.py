@@ -263,7 +263,7 @@ def evaluate(options: argparse.Namespace) -> None:
 def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
     from msft.app.compare import commands, compare
-    from msft.app.jobs import typed
+    from msft.app.jobs import shell_command
 
     idle = "--list" if options.list else "--no-run" if options.no_run else None
     useless = "--devices" if options.devices else "--figures" if options.figures else None
@@ -285,7 +285,7 @@ def compare(options: argparse.Namespace) -> None:
             print_json({"commands": missing})
             return
         for command in missing.values():
-            print(typed(command))
+            print(shell_command(command))
         return
     content = compare(
         options.recipe,

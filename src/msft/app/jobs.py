@@ -158,7 +158,7 @@ def carry_out(
 
 
 @contextmanager
-def beside(jobs: Sequence[Job]) -> Iterator[None]:
+def in_background(jobs: Sequence[Job]) -> Iterator[None]:
     """These jobs go on beside the block, all at once, and are waited for at its end."""
     with _stopping(lambda text: None) as going:
         for job in jobs:
@@ -231,7 +231,7 @@ def _on(slot: DeviceSlot) -> str:
     return f" on {slot.name}" if slot.name else ""
 
 
-def typed(command: Sequence[str]) -> str:
+def shell_command(command: Sequence[str]) -> str:
     """A command of ours as a person types it: `msft …` where that is this program."""
     ours = (sys.executable, "-m", "msft")
     installed = shutil.which("msft")
