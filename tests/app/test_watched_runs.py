@@ -17,7 +17,7 @@ from msft.cli import main
 from msft.data.corpus import load_corpus
 from msft.engine.model.tokenizers import load_rows
 from msft.errors import DataError
-from msft.integrations.refusals import TAKEN
+from msft.integrations.refusals import TAKEN_KEYS
 from msft.recipe.importer import drafted
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.log import PointEvent, read_log
@@ -360,4 +360,4 @@ def test_other_tools_patience_is_carried_over(
 
 
 def test_a_trainer_takes_patience() -> None:
-    assert "early_stopping_patience" in TAKEN
+    assert "early_stopping_patience" in TAKEN_KEYS

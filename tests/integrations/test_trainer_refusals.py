@@ -24,7 +24,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from msft.engine.model.loading import tiny_model
 from msft.errors import DataError, RecipeError, UsageError
-from msft.integrations.refusals import TAKEN, unused_length
+from msft.integrations.refusals import TAKEN_KEYS, unused_length
 from msft.integrations.rows import corpus_of, notes_of, prepared_rows
 from msft.integrations.trainer import train
 from msft.recipe.dataset import DatasetSpec
@@ -174,12 +174,12 @@ def test_every_key_of_a_recipe_is_taken_or_refused(tmp_path: Path, trainer: Any)
     for key in [*recipe_keys(), *ALIASES]:
         if key in signature(train).parameters:
             continue
-        if key in TAKEN:
+        if key in TAKEN_KEYS:
             assert f"`{key}`" in taken, key
             assert f"`{key}`" in str(train.__doc__), key
         else:
             assert refusal(trainer, tmp_path, **{key: 1}).startswith(f"{key} "), key
-    assert set(TAKEN) <= set(recipe_keys())
+    assert set(TAKEN_KEYS) <= set(recipe_keys())
     said = refusal(trainer, tmp_path, use_peft=True)
     assert "give the SFTTrainer peft_config=LoraConfig(…)" in said
     assert "BitsAndBytesConfig(load_in_4bit=True)" in refusal(trainer, tmp_path, load_in_4bit=True)

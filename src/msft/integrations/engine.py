@@ -56,7 +56,7 @@ class TrainerOptimizer:
     def state(self) -> dict[str, Any]:
         """Steps and tensors, as a copy; UsageError where there is more to it."""
         if self._groups is not None and self._settings() != self._groups:
-            raise self._unkept("numbers that change in its parameter groups")
+            raise self._refused_state("numbers that change in its parameter groups")
         tensors: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
             for key, value in self._inner.state.get(parameter, {}).items():
@@ -66,7 +66,7 @@ class TrainerOptimizer:
                     held = torch.tensor(value, dtype=NUMBERS[type(value)])
                     tensors[f"{key}={type(value).__name__}:{name}"] = held
                 else:
-                    raise self._unkept(f"a {type(value).__name__} as {key}")
+                    raise self._refused_state(f"a {type(value).__name__} as {key}")
         return {"steps": self.steps, "tensors": tensors}
 
     def load(self, moments: Mapping[str, Any] | None) -> None:
@@ -122,7 +122,7 @@ class TrainerOptimizer:
             for group in self._inner.param_groups
         ]
 
-    def _unkept(self, what: str) -> UsageError:
+    def _refused_state(self, what: str) -> UsageError:
         return UsageError(
             f"optim {self._trainer.args.optim} ({type(self._inner).__name__}) keeps {what}, which "
             "no checkpoint can hold; use an optimizer with tensors and numbers for each weight, "
@@ -147,12 +147,12 @@ class TrainerPredictor:
         plain = LoadedModel(self._model, loaded.tokenizer, loaded.name)
         ends = sorted({*end_tokens(plain), *more_ends})
         self._decoder: Decoder | SimplePredictor = Decoder(self._model, ends, most)
-        with self._ours(exact=True), _in_fp32(self._model) as half:
+        with self._attention(exact=True), _in_fp32(self._model) as half:
             self._leak = leak_of(self._model, half)
         self._padding: str | None = None
         if self._leak is not None:
             self._decoder = SimplePredictor(plain, most, self._bf16, more_ends)
-            with self._ours(exact=True), _in_fp32(self._model):
+            with self._attention(exact=True), _in_fp32(self._model):
                 self._padding = padding_leak(plain)
             plain = replace(plain, padded=self._padding is None)
             self._decoder = SimplePredictor(plain, most, self._bf16, more_ends)
@@ -171,16 +171,16 @@ class TrainerPredictor:
         leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
-        with self._ours():
+        with self._attention():
             return self._decoder.generate(prompts, limits, leaves, groups)
 
     def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
-        with self._ours():
+        with self._attention():
             found = self._decoder.measure(rows, groups)()
         return lambda: found
 
     @contextmanager
-    def _ours(self, exact: bool = False) -> Iterator[None]:
+    def _attention(self, exact: bool = False) -> Iterator[None]:
         """Our attention in the model, and the precision in which the trainer computes; exact: that
         of the weights."""
         config, training = self._model.config, self._model.training
@@ -219,14 +219,14 @@ def _in_fp32(model: Any) -> Iterator[bool]:
             for tensor, _ in halves:
                 tensor.data = tensor.data.float()
         except torch.OutOfMemoryError:
-            _restore(halves)
+            _restore_dtypes(halves)
         if before is not None:
             model.forward = before
         yield _computes_in_half(model)
     finally:
         if before is not None:
             model.forward = wrapped
-        _restore(halves)
+        _restore_dtypes(halves)
 
 
 def _computes_in_half(model: Any) -> bool:
@@ -250,7 +250,7 @@ def _computes_in_half(model: Any) -> bool:
     return not found.isdisjoint(HALF)
 
 
-def _restore(halves: Sequence[tuple[Any, torch.dtype]]) -> None:
+def _restore_dtypes(halves: Sequence[tuple[Any, torch.dtype]]) -> None:
     """Every tensor in its own precision again, bit by bit the same."""
     for tensor, kind in halves:
         tensor.data = tensor.data.to(kind)
@@ -282,8 +282,8 @@ class TrainerEngine(TorchEngine):
         every = dict(model.named_parameters())
         self._parameters = {name: p for name, p in every.items() if p.requires_grad}
         self._frozen = {name: p for name, p in every.items() if not p.requires_grad}
-        self.num_trainable = sum(map(_numbers, self._parameters.values()))
-        frozen = sum(map(_numbers, self._frozen.values()))
+        self.num_trainable = sum(map(_count, self._parameters.values()))
+        frozen = sum(map(_count, self._frozen.values()))
         self.num_frozen = frozen if self._is_adapted() else 0
         self.num_parameters = self.num_frozen or frozen + self.num_trainable
         self._loaded = LoadedModel(model, trainer.processing_class, type(model).__name__)
@@ -313,7 +313,7 @@ class TrainerEngine(TorchEngine):
         packages = ["trl"] * with_trl + ["peft"] * self._is_adapted()
         if packages:
             kind += f" ({', '.join(f'{each} {version_of(each)}' for each in packages)})"
-        frozen = sum(map(_numbers, self._frozen.values()))
+        frozen = sum(map(_count, self._frozen.values()))
         share = f", {self.num_trainable:,} weights trained beside {frozen:,} frozen ones"
         return f"engine over {kind}{share if self._frozen else ''}; {self._predictor.how()}"
 
@@ -322,7 +322,7 @@ class TrainerEngine(TorchEngine):
         if self._first is not None:
             return self._first
         digest = sha256()
-        for name, flat in self._begins_with():
+        for name, flat in self._first_weights():
             sample = flat[:: max(1, len(flat) // 4096)].cpu().contiguous().view(torch.uint8)
             digest.update(name)
             digest.update(sample.numpy().tobytes())
@@ -331,7 +331,7 @@ class TrainerEngine(TorchEngine):
     def base_record(self) -> BaseRecord:
         """A digest of the whole model in memory, which may differ from any file of it."""
         digest, size = sha256(), 0
-        for name, flat in self._begins_with():
+        for name, flat in self._first_weights():
             whole = flat.contiguous().view(torch.uint8)
             digest.update(name)
             for first in range(0, len(whole), PIECE):
@@ -339,7 +339,7 @@ class TrainerEngine(TorchEngine):
             size += len(whole)
         return {"the weights in memory": [size, digest.hexdigest(), None]}
 
-    def _begins_with(self) -> Iterator[tuple[bytes, Tensor]]:
+    def _first_weights(self) -> Iterator[tuple[bytes, Tensor]]:
         """Name and shape, and the numbers of every tensor before training."""
         for name, weight in {**self._frozen, **self._base}.items():
             yield repr((name, tuple(weight.shape))).encode(), weight.detach().flatten()
@@ -419,14 +419,14 @@ class TrainerEngine(TorchEngine):
         return self._predictor
 
     def export(self, weights: Weights | None, folder: Path) -> None:
-        with self._holding(weights), _no_bars():
+        with self._with_weights(weights), _no_bars():
             self._model.save_pretrained(folder)
         if self._is_adapted():
             write_facts(folder)
         self._trainer.processing_class.save_pretrained(folder)
 
     @contextmanager
-    def _holding(self, weights: Weights | None) -> Iterator[None]:
+    def _with_weights(self, weights: Weights | None) -> Iterator[None]:
         """Hold other weights in the model; afterwards it has its own again, bit by bit."""
         mine = self.weights()
         self.load(weights)
@@ -497,7 +497,7 @@ def _no_bars() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _numbers(parameter: Any) -> int:
+def _count(parameter: Any) -> int:
     """Weights in a parameter; of a quantized one, those that it stands for."""
     state = getattr(parameter, "quant_state", None)
     return int(parameter.numel() if state is None else state.shape.numel())

@@ -33,7 +33,7 @@ OWN_KEYS = ("metric", "keep", "weight", "max_new_tokens", "watch", "guard")
 """Keys of a sub-dataset in a recipe that may stand beside its splits."""
 
 
-TAKEN = {
+EXPECTED_ROWS = {
     "SFTTrainer": "expected prompt and completion, messages, or text",
     "Trainer": "expected tokenized rows: input_ids and labels",
 }
@@ -232,7 +232,7 @@ def _split(trainer: Any, source: Any, spec: DatasetSpec, split: str) -> TrainerS
             "raise max_length, or take these rows out first"
         )
     if split != "train":
-        encoded = [_until_answer(row) for row in encoded]
+        encoded = [_without_ending(row) for row in encoded]
         whole = sum(1 for row in encoded if not row.prompt)
         if whole and spec.metric != "nll":
             raise DataError(
@@ -262,7 +262,7 @@ def _prepared(trainer: Any, source: Any, what: str) -> Any:
         kind = type(trainer).__name__
         raise DataError(
             f"{what}: {kind} cannot take these rows (columns {columns}): {type(error).__name__}: "
-            f"{error}; {TAKEN.get(kind, TAKEN['Trainer'])}"
+            f"{error}; {EXPECTED_ROWS.get(kind, EXPECTED_ROWS['Trainer'])}"
         ) from error
 
 
@@ -293,7 +293,7 @@ def _encoded(trainer: Any, row: Mapping[str, Any], where: str) -> Encoded:
     return Encoded(tuple(token for token, _ in kept), tuple(label != NO_LABEL for _, label in kept))
 
 
-def _until_answer(row: Encoded) -> Encoded:
+def _without_ending(row: Encoded) -> Encoded:
     """The row up to its last answer; no answer depends on the template's text behind it."""
     end = len(row.tokens)
     while not row.answer[end - 1]:
@@ -302,7 +302,7 @@ def _until_answer(row: Encoded) -> Encoded:
 
 
 def _example(row: Encoded, where: str, tokenizer: Any) -> Example:
-    row = _until_answer(row)
+    row = _without_ending(row)
     prompt, answer = row.prompt, row.tokens[len(row.prompt) :]
     asked, said = (tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, answer))
     return Example(asked, said, where=where)

@@ -59,7 +59,7 @@ class TrainerLog(Observer):
 
     def __init__(self, trainer: Any, folder: Path, quiet: bool) -> None:
         self._trainer = trainer
-        self._lines = None if quiet else PlainLines(_BesideBar(), folder)  # type: ignore[arg-type]
+        self._lines = None if quiet else PlainLines(_TqdmStream(), folder)  # type: ignore[arg-type]
         self._stage = 0
         self._on_test = False
 
@@ -77,7 +77,7 @@ class TrainerLog(Observer):
             split = event.split if isinstance(event, ScoresEvent) else ticks
             kind = "test" if split == TEST else "eval"
             logs = {
-                f"{kind}_{name}_{_named(s)}": float(s.value) for name, s in event.scores.items()
+                f"{kind}_{name}_{_log_name(s)}": float(s.value) for name, s in event.scores.items()
             }
             training = self._trainer.model.training
             self._trainer.model.eval()  # by which TRL tells these from logs of training
@@ -89,7 +89,7 @@ class TrainerLog(Observer):
             self._lines.step(step)
 
 
-class _BesideBar:
+class _TqdmStream:
     """Standard output; a progress bar steps aside for each text, which ends its line."""
 
     def write(self, text: str) -> int:
@@ -104,7 +104,7 @@ class _BesideBar:
         return False
 
 
-def _named(score: Score) -> str:
+def _log_name(score: Score) -> str:
     return "loss" if score.metric == "nll" else score.metric
 
 
@@ -170,11 +170,11 @@ def train(
     unused = unused_length(keys, method, trainer.args.num_train_epochs)
     for note in (*recipe.notes, *unused, *notes_of(trainer, rows, corpus)):
         tell(note)
-    return _Run(trainer, recipe, folder, corpus, rows, ends, quiet, tell).carry_out()
+    return _TrainerRun(trainer, recipe, folder, corpus, rows, ends, quiet, tell).carry_out()
 
 
 @dataclass
-class _Run:
+class _TrainerRun:
     """One run inside one trainer.
 
     ends: tokens that end an answer, besides those that the model knows.
