@@ -138,7 +138,7 @@ def refuse_trainer(trainer: Any, method: str) -> None:
 
 
 def _refuse_other_work(trainer: Any) -> None:
-    """UsageError for a trainer of another kind than supervised fine-tuning, or another kind of model;
+    """UsageError for a trainer that is not of supervised fine-tuning, or a model that writes no text;
     then no other mistake matters."""
     kinds = type(trainer).__mro__
     of_trl = next((kind for kind in kinds if kind.__module__.split(".")[0] == "trl"), None)
@@ -205,8 +205,8 @@ def _wrong_model(model: Any) -> Iterator[str]:
 def _wrong_method(trainer: Any, method: str) -> Iterator[str]:
     if method in ROW_LOSS_METHODS:
         yield (
-            f"method {method} {ROW_LOSS_METHODS[method]}, but compute_loss of a Trainer gives one number "
-            "for a batch; use another method, or `msft train` with an engine of msft's own"
+            f"method {method} {ROW_LOSS_METHODS[method]}, but compute_loss of a Trainer gives one "
+            "number for a batch; use another method, or `msft train` with an engine of msft's own"
         )
     args = trainer.args
     schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
