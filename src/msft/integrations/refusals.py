@@ -138,7 +138,7 @@ def refuse_trainer(trainer: Any, method: str) -> None:
 
 
 def _refuse_other_work(trainer: Any) -> None:
-    """UsageError for a trainer that is not of supervised fine-tuning, or a model that writes no text;
+    """UsageError for a trainer of something else than fine-tuning, or a model that writes no text;
     then no other mistake matters."""
     kinds = type(trainer).__mro__
     of_trl = next((kind for kind in kinds if kind.__module__.split(".")[0] == "trl"), None)
