@@ -233,7 +233,7 @@ def _stages(content: Mapping[str, Any]) -> list[str]:
     if cases is None:
         return []
     patient = content["early_stopping_patience"] is not None
-    meant = CASES.get("early stopping" if patient else content["method"], ("", ""))
+    meant: tuple[str, ...] = CASES.get("early stopping" if patient else content["method"], ("", ""))
     if cases["best"] == cases["worst"]:
         cases, meant = {"": cases["best"]}, ("",)
     lines = []
@@ -290,6 +290,7 @@ def _details(content: Mapping[str, Any]) -> list[str]:
             f"msft audit: a round trains {counted(audit['steps'], 'step')} on "
             f"{si(tokens['train'])} tokens and asks {si(tokens['evaluation'])}, "
             f"{si(audit['flops']['total'])}FLOPs{f', {duration(time)}' if time is not None else ''}"
+            "; a second one follows where somebody is spoiled"
         )
     return lines
 
