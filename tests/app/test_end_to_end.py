@@ -128,14 +128,6 @@ def test_the_same_call_on_a_finished_folder_changes_nothing(run: Any) -> None:
     assert (result.folder / "run.jsonl").read_bytes() == before
 
 
-def test_a_changed_recipe_is_refused_and_the_change_shown(run: Any, tmp_path: Path) -> None:
-    recipe, result = run
-    write_data(tmp_path)
-    other = recipe_of(Path(str(recipe.datasets[0].train)).parent, method="msft", learning_rate=1e-4)
-    with pytest.raises(RecipeError, match="learning_rate"):
-        msft.train(other, result.folder)
-
-
 def test_a_moved_project_goes_on_and_its_rows_must_be_the_same(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
