@@ -92,18 +92,14 @@ def here(tmp_path: Path, warm: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_three_runs_train_once_and_are_as_if_each_had_trained(
-    here: Path, alone: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_three_runs_train_once_and_are_as_if_each_had_trained(here: Path, alone: Path) -> None:
     assert main(compare("--quiet", "--devices", "cpu,cpu")) == 0
-    shown = " ".join(capsys.readouterr().out.split())
     for name in NAMES:
         assert facts(here / "out" / name) == facts(alone / name), name
     sources = [rollout_from(here / "out" / name / "environment.json") for name in NAMES]
     assert sources == [None, "sft-s1", "sft-s1"]
     clocks = {(here / "out" / name / "steps.jsonl").read_bytes() for name in NAMES}
     assert len(clocks) == 1  # with the seconds of the one that trained: no step was taken again
-    assert "Soup and Soup[of=peaks] took the first roll-out over" in shown
     assert not (here / "out" / ".shared").exists()
     total, once = (
         sum(
@@ -113,6 +109,7 @@ def test_three_runs_train_once_and_are_as_if_each_had_trained(
         first_rollout_flops(read_history(here / "out" / "soup-s1")),
     )
     page = (here / "out" / "compare.md").read_text()
+    assert r"Soup and Soup\[of=peaks\] took the first roll-out over" in page
     assert f"of {si(total)} FLOPs of all runs {si(total - 2 * once)} were really computed." in page
 
     assert main(compare("--no-run")) == 0  # and later, without one that was not asked for
