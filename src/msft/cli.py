@@ -14,17 +14,7 @@ from traceback import print_exception
 from typing import Any, NoReturn
 
 from msft import __version__
-from msft.errors import (
-    DONE,
-    FAILED,
-    STOPPED,
-    WRONG,
-    Explained,
-    RankFailed,
-    Stopped,
-    UsageError,
-    explaining,
-)
+from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, RankFailed, Stopped, explaining
 from msft.files import expanded
 from msft.own_code import in_words
 from msft.process import catch_signals, farewell, said, signals_wait, stop_on_signals, take_rank
@@ -44,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return WRONG
+    try:
+        _expand(options)
+    except Explained as error:
+        return _reported(error, options.debug)
     take_rank(options.command, parser.error)
     if "" not in sys.path:
         sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`
@@ -97,6 +91,25 @@ def _not_flags(rest: Sequence[str], words: Sequence[str], options: Namespace) ->
     return "; ".join(told) or unknown
 
 
+_PLACES = ("out", "answers", "model", "base", "file", "source", "recipe", "schedule", "folder")
+_PLACES += ("folders",)
+"""Arguments that are files or folders."""
+
+
+def _expand(options: Namespace) -> None:
+    """Put the home folder in place of `~` in files and folders, as shells do not in `--out=~/x`."""
+
+    def at_home(given: str) -> str:
+        return str(expanded(given)) if given.startswith("~") else given
+
+    for name in _PLACES:
+        given = getattr(options, name, None)
+        if isinstance(given, list):
+            setattr(options, name, [*map(at_home, given)])
+        elif isinstance(given, str):
+            setattr(options, name, at_home(given))
+
+
 def _reported(error: BaseException, debug: bool) -> int:
     """Say what went wrong, once; the exit code is the error's own."""
     if isinstance(error, RankFailed) and error.said:
@@ -139,18 +152,14 @@ def _sentence(summary: str) -> str:
 
 
 def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--out", type=place, default="msft-demo", help="folder for the runs (%(default)s)"
-    )
+    parser.add_argument("--out", default="msft-demo", help="folder for the runs (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="mixture and order (%(default)s)")
 
 
 def _init(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "file", type=place, nargs="?", default="recipe.yaml", help="the recipe (%(default)s)"
-    )
+    parser.add_argument("file", nargs="?", default="recipe.yaml", help="the recipe (%(default)s)")
     source = "make it from a config of Axolotl, LLaMA-Factory or TRL"
-    parser.add_argument("--from", type=place, dest="source", metavar="CONFIG", help=source)
+    parser.add_argument("--from", dest="source", metavar="CONFIG", help=source)
 
 
 def _validate(parser: ArgumentParser) -> None:
@@ -162,9 +171,7 @@ def _validate(parser: ArgumentParser) -> None:
 
 def _plan(parser: ArgumentParser) -> None:
     _recipe(parser)
-    parser.add_argument(
-        "--out", type=place, help="run folder; its disk is checked (default: as for train)"
-    )
+    parser.add_argument("--out", help="run folder; its disk is checked (default: as for train)")
     uncalibrated = "do not load the model for a ten-second trial; gives no time"
     parser.add_argument("--no-calibration", action="store_true", help=uncalibrated)
     how = parser.add_mutually_exclusive_group()
@@ -180,7 +187,7 @@ def _plan(parser: ArgumentParser) -> None:
 
 def _train(parser: ArgumentParser) -> None:
     _recipe(parser)
-    parser.add_argument("--out", type=place, help="run folder (default: the recipe's output_dir)")
+    parser.add_argument("--out", help="run folder (default: the recipe's output_dir)")
     parser.add_argument("--quiet", action="store_true", help="print only the result")
     audit = "audit the rows first, train with and without the suspects, choose by validation"
     parser.add_argument("--audit", action="store_true", help=audit)
@@ -190,7 +197,7 @@ def _train(parser: ArgumentParser) -> None:
 
 def _audit(parser: ArgumentParser) -> None:
     _recipe(parser)
-    parser.add_argument("--out", type=place, help="folder of the audit (default: OUTPUT_DIR/audit)")
+    parser.add_argument("--out", help="folder of the audit (default: OUTPUT_DIR/audit)")
     _rounds(parser, "--rounds")
     parser.add_argument("--quiet", action="store_true", help="print only the findings")
     _json(parser)
@@ -203,17 +210,13 @@ def _rounds(parser: ArgumentParser, flag: str) -> None:
 
 def _evaluate(parser: ArgumentParser) -> None:
     parser.set_defaults(function="evaluate")
-    parser.add_argument(
-        "model", type=place, help="model folder, hub name, .gguf file, smollm2-135m or tiny"
-    )
+    parser.add_argument("model", help="model folder, hub name, .gguf file, smollm2-135m or tiny")
     _recipe(parser)
     splits, default = ["validation", "test"], "default: %(default)s"
     parser.add_argument("--split", default="test", choices=splits, help=default)
-    parser.add_argument(
-        "--out", type=place, help="write the scores and intervals as JSON to this file"
-    )
+    parser.add_argument("--out", help="write the scores and intervals as JSON to this file")
     answers = "write every prompt, answer and verdict to this JSONL file"
-    parser.add_argument("--answers", type=place, help=answers)
+    parser.add_argument("--answers", help=answers)
     parser.add_argument("--quiet", action="store_true", help="print only the scores")
     _json(parser)
 
@@ -229,7 +232,7 @@ def _compare(parser: ArgumentParser) -> None:
     models = "e.g. Qwen/Qwen2.5-0.5B,tiny; run everything on each (default: the recipe's)"
     parser.add_argument("--models", metavar="A,B,…", help=models)
     out = "folder for the runs (METHOD-sSEED or MODEL/METHOD-sSEED) and compare.html"
-    parser.add_argument("--out", type=place, required=True, help=out)
+    parser.add_argument("--out", required=True, help=out)
     devices = "e.g. 0,1,2 or cpu,cpu: a run on each at a time (default: every CUDA device)"
     parser.add_argument("--devices", metavar="A,B,…", help=devices)
     instead = parser.add_mutually_exclusive_group()
@@ -243,7 +246,7 @@ def _compare(parser: ArgumentParser) -> None:
 
 def _report(parser: ArgumentParser) -> None:
     folders = "run folders; several are also compared"
-    parser.add_argument("folders", type=place, nargs="+", metavar="DIR", help=folders)
+    parser.add_argument("folders", nargs="+", metavar="DIR", help=folders)
     parser.add_argument(
         "--watch",
         nargs="?",
@@ -261,20 +264,16 @@ def _figures(parser: ArgumentParser, folder: str) -> None:
 
 
 def _replay(parser: ArgumentParser) -> None:
-    parser.add_argument("schedule", type=place, help="a schedule.json, or a finished run")
+    parser.add_argument("schedule", help="a schedule.json, or a finished run")
     _recipe(parser)
-    parser.add_argument("--out", type=place, help="run folder (default: runs/replay)")
+    parser.add_argument("--out", help="run folder (default: runs/replay)")
     parser.add_argument("--quiet", action="store_true", help="print only the result")
     _json(parser)
 
 
 def _merge(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "folder", type=place, metavar="RUN", help="folder of a run with use_peft: true"
-    )
-    parser.add_argument(
-        "--out", type=place, required=True, help="folder for the merged model; a new one"
-    )
+    parser.add_argument("folder", metavar="RUN", help="folder of a run with use_peft: true")
+    parser.add_argument("--out", required=True, help="folder for the merged model; a new one")
 
 
 def _chat(parser: ArgumentParser) -> None:
@@ -285,13 +284,13 @@ def _chat(parser: ArgumentParser) -> None:
         "answer. A text on standard input is answered once, like --prompt."
     )
     model = "run folder, model or adapter folder, hub name, .gguf file, smollm2-135m or tiny"
-    parser.add_argument("model", type=place, metavar="RUN|MODEL", help=model)
+    parser.add_argument("model", metavar="RUN|MODEL", help=model)
     once = "answer this and end; only the answers are printed"
     parser.add_argument("--prompt", metavar="TEXT", help=once)
     beside = parser.add_mutually_exclusive_group()
     beside.add_argument("--no-base", action="store_true", help="let the result talk alone")
     other = "the model to stand beside it, in place of the run's own base"
-    beside.add_argument("--base", type=place, metavar="MODEL", help=other)
+    beside.add_argument("--base", metavar="MODEL", help=other)
     system = "a system prompt, under a chat template that has a place for one"
     parser.add_argument("--system", metavar="TEXT", help=system)
     plain = "no chat template: what you type is the prompt, as in rows of prompt and completion"
@@ -315,28 +314,26 @@ def _analyze(parser: ArgumentParser) -> None:
         _json(analysis)
         match name:
             case "headroom":
-                analysis.add_argument(
-                    "folder", type=place, metavar="RUN", help="folder of a finished run"
-                )
+                analysis.add_argument("folder", metavar="RUN", help="folder of a finished run")
             case "grid":
                 shown = "peaks of SFT; training loss of mSFT beside SFT; copies on disk of mSFT"
                 analysis.add_argument("kind", choices=["peaks", "loss", "disk"], help=shown)
                 runs = "finished runs, or folders with runs in them, such as those of msft compare"
-                analysis.add_argument("folders", type=place, nargs="+", metavar="DIR", help=runs)
+                analysis.add_argument("folders", nargs="+", metavar="DIR", help=runs)
                 out = "folder for the figure (%(default)s)"
-                analysis.add_argument("--out", type=place, default="runs/grid", help=out)
+                analysis.add_argument("--out", default="runs/grid", help=out)
             case "compute":
                 runs = "finished runs of sft and other methods; their costs scale the SFT row"
-                analysis.add_argument("folders", type=place, nargs="*", metavar="RUN", help=runs)
+                analysis.add_argument("folders", nargs="*", metavar="RUN", help=runs)
                 out = "folder for the result (%(default)s)"
-                analysis.add_argument("--out", type=place, default="runs/compute", help=out)
+                analysis.add_argument("--out", default="runs/compute", help=out)
             case "divergence" | "budget" | "size":
                 _analysis_that_trains(analysis, name)
 
 
 def _analysis_that_trains(parser: ArgumentParser, name: str) -> None:
     _recipe(parser)
-    parser.add_argument("--out", type=place, help=f"folder for runs and result (runs/{name})")
+    parser.add_argument("--out", help=f"folder for runs and result (runs/{name})")
     parser.add_argument("--quiet", action="store_true", help="print only the result")
     if name != "size":
         models = "run it on each of these models, and say their mean"
@@ -353,7 +350,7 @@ def _analysis_that_trains(parser: ArgumentParser, name: str) -> None:
 
 
 def _recipe(parser: ArgumentParser) -> None:
-    parser.add_argument("recipe", type=place, help="the recipe, a YAML file")
+    parser.add_argument("recipe", help="the recipe, a YAML file")
     data = "read benchmarks from DIR/NAME/{train,validation,test}.jsonl, not from the hub"
     parser.add_argument("--data", metavar="DIR", help=data)
     parser.add_argument(
@@ -377,14 +374,6 @@ class Parser(ArgumentParser):
         self.print_usage(sys.stderr)
         said = fitted(f"{self.prog}: error: {message}", screen_width(sys.stderr))
         self.exit(WRONG, f"{said}\n")
-
-
-def place(text: str) -> str:
-    """A file or folder, with the home folder in place of `~`, which shells leave in `--out=~/x`."""
-    try:
-        return str(expanded(text)) if text.startswith("~") else text
-    except UsageError as error:
-        raise ArgumentTypeError(str(error)) from error
 
 
 def numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
