@@ -5,6 +5,22 @@
 
 The trainer keeps its model, optimizer, precision, callbacks and trackers. The run takes the place
 of its epochs, with the log, the store, the resume, the report and the FLOPs of every other run.
+
+How that goes:
+
+- `Trainer.train()` prepares model, optimizer and scheduler, then calls `_run_epoch` for each epoch.
+  `_TrainerRun` puts the run in the place of that method. The trainer calls the method once, and is
+  told to stop afterwards.
+- The run asks a `TrainerEngine` (`engine.py`) for steps. A step is the trainer's own:
+  `training_step` for each part of the batch, clipping, optimizer, callbacks, logs.
+- A rollback copies weights and moments back and sets the scheduler to their number of steps. The
+  trainer's `global_step` never goes back, so that its trackers have one line.
+- Rows are prepared and collated by the trainer itself (`rows.py`), so that scores are taken on the
+  very tokens that are trained.
+- Each state of an adapter is that of the adapter alone. Its first weights are random, so they are
+  kept in the run folder for a resume.
+- At the end the best weights are put into the trainer's model. A call on a finished run trains
+  nothing, and puts them there again.
 """
 
 import sys
