@@ -91,8 +91,10 @@ def _not_flags(rest: Sequence[str], words: Sequence[str], options: Namespace) ->
     return "; ".join(told) or unknown
 
 
-_PLACES = ("out", "answers", "model", "base", "file", "source", "recipe", "schedule", "folder")
-_PLACES += ("folders",)
+_PLACES = (
+    *("out", "answers", "model", "base", "file", "source", "recipe", "schedule"),
+    *("folder", "folders"),
+)
 """Arguments that are files or folders."""
 
 
