@@ -262,7 +262,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
-    from msft.app.compare import commands, compare
+    from msft.app.compare import compare, missing_commands, planned
     from msft.app.jobs import shell_command
 
     idle = "--list" if options.list else "--no-run" if options.no_run else None
@@ -271,16 +271,16 @@ def compare(options: argparse.Namespace) -> None:
         raise UsageError(
             f"{idle} starts nothing, so {useless} has no effect; leave one of them out"
         )
-    asked: dict[str, Any] = {
-        "methods": options.methods,
-        "seeds": options.seeds,
-        "models": options.models,
-        "overrides": overrides_of(options),
-        "say": lambda text: say(text, options.quiet),
-    }
+    overrides, out = overrides_of(options), Path(options.out)
+
+    def tell(text: str) -> None:
+        say(text, options.quiet)
+
     if options.list:
         with redirect_stdout(sys.stderr):
-            missing = commands(options.recipe, options.out, **asked)
+            named = (options.methods, options.seeds, out, options.models)
+            runs = planned(Path(options.recipe), overrides, *named)
+            missing = missing_commands(runs, out, tell)
         if options.json:
             print_json({"commands": missing})
             return
@@ -289,12 +289,16 @@ def compare(options: argparse.Namespace) -> None:
         return
     content = compare(
         options.recipe,
-        options.out,
-        **asked,
+        out,
+        methods=options.methods,
+        seeds=options.seeds,
+        models=options.models,
+        overrides=overrides,
         figures=options.figures,
         run=not options.no_run,
         devices=options.devices,
         quiet=options.quiet or options.json,  # the output of the runs goes to files then
+        say=tell,
         shown=not options.json,
     )
     if options.json:

@@ -262,22 +262,11 @@ def _failures(failed: dict[str, int], out: Path) -> str:
     )
 
 
-def commands(
-    recipe: str | Path,
-    out: str | Path,
-    *,
-    methods: str | Sequence[str] | None = None,
-    seeds: str | Sequence[int] | None = None,
-    models: str | Sequence[str] | None = None,
-    overrides: Sequence[str] = (),
-    say: Say = lambda text: None,
-) -> dict[str, tuple[str, ...]]:
-    """The command of every run that `compare` with the same arguments would start, by its name.
+def missing_commands(asked: Sequence[Planned], out: Path, say: Say) -> dict[str, tuple[str, ...]]:
+    """The command of every run that `compare` would start, by its name.
 
     They need nothing of each other. A run that another process is training is left out.
     """
-    source, out = Path(recipe), Path(out)
-    asked = planned(source, overrides, methods, seeds, out, models)
     found: dict[str, tuple[str, ...]] = {}
     for each in _missing(asked, out, say):
         if is_being_written(each.folder.log):
