@@ -200,14 +200,10 @@ def _train(parser: ArgumentParser) -> None:
 def _audit(parser: ArgumentParser) -> None:
     _recipe(parser)
     parser.add_argument("--out", help="folder of the audit (default: OUTPUT_DIR/audit)")
-    _rounds(parser, "--rounds")
+    rounds = "at most so many; the judges of a later round train without suspects (%(default)s)"
+    parser.add_argument("--rounds", type=count, default=2, metavar="N", help=rounds)
     parser.add_argument("--quiet", action="store_true", help="print only the findings")
     _json(parser)
-
-
-def _rounds(parser: ArgumentParser, flag: str) -> None:
-    rounds = "at most so many; the judges of a later round train without suspects (%(default)s)"
-    parser.add_argument(flag, type=count, default=2, metavar="N", help=rounds)
 
 
 def _evaluate(parser: ArgumentParser) -> None:

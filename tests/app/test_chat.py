@@ -18,7 +18,7 @@ import pytest
 from toys import read_lines, recipe_of, write_data
 
 import msft
-from msft.app.chat import Chat, ChatAnswer, ChatOptions, ModelNames, load_chat, models_named
+from msft.app.chat import Chat, ChatAnswer, ChatOptions, ModelNames, load_chat, resolved_names
 from msft.app.terminal.chat import BETWEEN, Columns, converse
 from msft.cli import main
 from msft.engine.decode.stream import AnswerStream
@@ -60,7 +60,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def chat_of(name: str | Path, **options: Any) -> Chat:
-    return load_chat(models_named(str(name)), None, ChatOptions(**options), lambda text: None)
+    return load_chat(resolved_names(str(name)), None, ChatOptions(**options), lambda text: None)
 
 
 # Who answers.
@@ -68,11 +68,11 @@ def chat_of(name: str | Path, **options: Any) -> Chat:
 
 def test_a_run_is_asked_beside_the_base_of_its_recipe(run: Path) -> None:
     best = str(run / "best")
-    assert models_named(str(run)) == models_named(best)
-    named = models_named(str(run))
+    assert resolved_names(str(run)) == resolved_names(best)
+    named = resolved_names(str(run))
     assert (named.model, named.base, named.trust, named.notes) == (best, "tiny", False, ())
-    assert models_named(str(run), with_base=False).base is None
-    assert models_named("tiny") == ModelNames("tiny")
+    assert resolved_names(str(run), with_base=False).base is None
+    assert resolved_names("tiny") == ModelNames("tiny")
 
 
 def test_the_answers_are_those_of_the_evaluation(
@@ -116,9 +116,9 @@ def test_an_adapter_knows_its_base(tmp_path: Path, capsys: pytest.CaptureFixture
     keys |= {"num_train_epochs": 1, "evals_per_epoch": 1, "load_in_4bit": True}
     msft.train(recipe_of(tmp_path, method="sft", **keys), tmp_path / "run", quiet=True)
     base = str((tmp_path / "run" / "base").resolve())
-    assert models_named(str(tmp_path / "run")).base == base
+    assert resolved_names(str(tmp_path / "run")).base == base
     moved = (tmp_path / "run" / "best").rename(tmp_path / "adapter")
-    assert models_named(str(moved)) == ModelNames(str(moved), base)
+    assert resolved_names(str(moved)) == ModelNames(str(moved), base)
     capsys.readouterr()
     found = asked(capsys, str(moved), "--prompt", "upper abcd:", "--max-new-tokens", "3")
     assert [each["model"] for each in found["answers"]] == [str(moved), base]
@@ -129,7 +129,7 @@ def test_an_unfinished_run_has_its_best_so_far_or_says_what_to_do(
 ) -> None:
     log = copy / "run.jsonl"
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
-    named = models_named(str(copy))
+    named = resolved_names(str(copy))
     assert named.base == "tiny"
     assert named.notes == (f"the run in {copy} is not finished; this is its best model so far",)
     rmtree(copy / "best")
@@ -143,7 +143,7 @@ def test_where_the_base_is_the_result_one_model_answers(copy: Path) -> None:
     content = json.loads(manifest.read_text())
     assert content["checkpoint"] != "base"
     manifest.write_text(json.dumps({**content, "checkpoint": "base"}))
-    named = models_named(str(copy))
+    named = resolved_names(str(copy))
     assert named.base is None
     assert "the result of this run is the base model itself" in named.notes[0]
 
@@ -154,7 +154,7 @@ def test_a_base_that_has_changed_since_is_named(copy: Path) -> None:
     (copy / "recipe.yaml").write_text(
         recipe.replace("model_name_or_path: tiny", f"model_name_or_path: {copy / 'best'}")
     )
-    named = models_named(str(copy))
+    named = resolved_names(str(copy))
     assert named.base == str(copy / "best")
     load_chat(named, None, ChatOptions(), told.append)
     assert not [note for note in told if "began with" in note], "an old run recorded none"
@@ -190,7 +190,7 @@ def test_damaged_folders_and_wrong_names_are_refused(
 
 def test_a_recipe_that_cannot_be_read_leaves_the_base_unknown(copy: Path) -> None:
     (copy / "recipe.yaml").write_text("{")
-    named = models_named(str(copy))
+    named = resolved_names(str(copy))
     assert (named.model, named.base) == (str(copy / "best"), None)
     assert "so the base is not known; give it to --base" in named.notes[0]
 
@@ -201,7 +201,7 @@ def test_the_folder_of_an_audited_training_stands_for_the_run_that_it_chose(
     for name in ("all", "clean"):
         copytree(run, tmp_path / name)
     (tmp_path / "choice.json").write_text('{"chosen": "clean"}')
-    assert models_named(str(tmp_path)).model == str(tmp_path / "clean" / "best")
+    assert resolved_names(str(tmp_path)).model == str(tmp_path / "clean" / "best")
     (tmp_path / "choice.json").write_text('{"chosen": "cl')
     assert "choice.json is damaged; name the run" in refused(capsys, str(tmp_path), "--prompt", "a")
 
@@ -271,7 +271,7 @@ def test_a_model_of_another_family_is_asked_with_its_own_tokenizer(
     content = json.loads(config.read_text())
     template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     config.write_text(json.dumps({**content, "chat_template": template}))
-    named = models_named(str(run), with_base=False)
+    named = resolved_names(str(run), with_base=False)
     chat = load_chat(named, str(copy), ChatOptions(), lambda text: None)
     assert [model.name for model in chat.models] == [str(run / "best"), str(copy / "best")]
     assert prompt_of(chat, "hi", 0) == "user: hi\nassistant: "

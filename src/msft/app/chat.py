@@ -69,7 +69,7 @@ class ModelNames:
     notes: tuple[str, ...] = ()
 
 
-def models_named(name: str, with_base: bool = True, trust: bool = False) -> ModelNames:
+def resolved_names(name: str, with_base: bool = True, trust: bool = False) -> ModelNames:
     """The model of a run folder, of its `best/`, or of anything that `msft eval` takes."""
     path = Path(name)
     if not path.is_dir():
@@ -306,7 +306,7 @@ def load_chat(
     beside: a model of the user's choice, in place of the base that is known.
     """
     trust = named.trust
-    other = None if beside is None else models_named(beside, with_base=False, trust=trust).model
+    other = None if beside is None else resolved_names(beside, with_base=False, trust=trust).model
     base = other or named.base
     tokenizer = load_tokenizer(named.model, trust)
     context = load_context(named.model, trust)

@@ -372,7 +372,7 @@ def merge(options: argparse.Namespace) -> None:
 
 def chat(options: argparse.Namespace) -> None:
     """Ask a result, and its base beside it."""
-    from msft.app.chat import ChatOptions, load_chat, models_named
+    from msft.app.chat import ChatOptions, load_chat, resolved_names
 
     prompt = options.prompt
     if prompt is None and (sys.stdin is None or not sys.stdin.isatty()):
@@ -391,7 +391,7 @@ def chat(options: argparse.Namespace) -> None:
         options.system, options.plain, options.max_new_tokens, options.temperature, options.seed
     )
     asks_base = not options.no_base and options.base is None
-    named = models_named(options.model, asks_base, options.trust_remote_code)
+    named = resolved_names(options.model, asks_base, options.trust_remote_code)
     with stdout_to_stderr(True):
         loaded = load_chat(named, options.base, how, lambda text: say(f"note: {text}"))
     from msft.app.terminal.chat import answer, answers_content, converse
