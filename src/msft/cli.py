@@ -20,8 +20,6 @@ from msft.own_code import in_words
 from msft.process import catch_signals, farewell, said, signals_wait, stop_on_signals, take_rank
 from msft.text import fitted, safe, screen_width
 
-MOST_DEVICES = 100_000
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code (msft.errors has the codes)."""
@@ -422,7 +420,7 @@ def decimal(allowed: Callable[[float], bool], otherwise: str) -> Callable[[str],
     return parsed
 
 
-count, positive = whole(0), whole(1, MOST_DEVICES)
+count, positive = whole(0), whole(1, 100_000)
 temperature = decimal(
     lambda found: found == 0 or 0.01 <= found <= 100,
     "; expected 0, or a number from 0.01 to 100, such as 0.7",

@@ -10,8 +10,6 @@ from msft.scoring.evaluation import Answers
 from msft.search.curves import TEST
 from msft.text import SELECTED_ON_TEST
 
-OF_A_RESULT = f"a result of this recipe (selection_split: test): {SELECTED_ON_TEST}"
-
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -54,4 +52,5 @@ def evaluation(
         **board.content(),
         "tokens": scored.tokens,
     }
-    return Evaluation(content, board, answers, f"\n{OF_A_RESULT}" if on_test else "")
+    mark = f"\na result of this recipe (selection_split: test): {SELECTED_ON_TEST}"
+    return Evaluation(content, board, answers, mark if on_test else "")

@@ -23,8 +23,6 @@ from msft.threads import for_another
 
 CPU = "cpu"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_UNIQUE = ("GPU-", "MIG-")
-"""The first characters of the driver's names of devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def device_slots(devices: str | Sequence[str | int] | None) -> list[DeviceSlot]:
 
 
 def _gpu(word: str, seen: Sequence[str]) -> DeviceSlot:
-    if word.startswith(_UNIQUE):
+    if word.startswith(("GPU-", "MIG-")):  # the driver's own names
         return DeviceSlot(f"device {word}", word)
     if not (word.isascii() and word.isdigit()):
         raise UsageError(
@@ -85,8 +83,6 @@ def _seen() -> list[str]:
 
 Say = Callable[[str], None]
 
-_WAIT = 0.2
-"""Seconds between two looks at the processes."""
 _LOOK = 2.0
 """Seconds between two looks at what jobs share; it means reading their logs."""
 
@@ -153,7 +149,7 @@ def carry_out(
                     failed[each.job.name] = each.process.returncode
                 after_each()
             if not done:
-                time.sleep(_WAIT)
+                time.sleep(0.2)
     return failed
 
 

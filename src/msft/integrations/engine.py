@@ -405,7 +405,8 @@ class TrainerEngine(TorchEngine):
         state = trainer.state
         state.global_step += 1
         state.max_steps = max(state.max_steps, state.global_step + 1)  # the method says when to end
-        state.epoch = (state.epoch or 0) + len(batch.rows) / self._all_rows
+        every = sum(map(len, self._tokens.values()))
+        state.epoch = (state.epoch or 0) + len(batch.rows) / every
         trainer.control = handler.on_step_end(*where, trainer.control)
         self._log(norm, rate)
         if trainer.control.should_training_stop:
@@ -469,10 +470,6 @@ class TrainerEngine(TorchEngine):
         trainer._maybe_log_save_evaluate(
             trainer._tr_loss, norm, trainer.model_wrapped, None, 0, None, None, learning_rate=rate
         )
-
-    @property
-    def _all_rows(self) -> int:
-        return sum(map(len, self._tokens.values()))
 
     def _is_whole(self) -> bool:
         """Whether a checkpoint has all weights of the model, as a plain model folder has them."""

@@ -111,8 +111,6 @@ RECORDED_ARGUMENTS = (
 )
 """Arguments of a Trainer that change what is trained and that no recipe has."""
 
-RECORD = "trainer.json"
-
 
 def refuse_trainer(trainer: Any, method: str) -> None:
     """UsageError with all reasons for which this trainer cannot carry out this method."""
@@ -292,7 +290,7 @@ def _wrong_devices(trainer: Any) -> Iterator[str]:
 def refuse_changed_trainer(trainer: Any, folder: RunFolder) -> None:
     """RecipeError where a started run goes on with other arguments of the trainer; those of a new
     run are written down."""
-    file, now = folder.path / RECORD, _recorded(trainer)
+    file, now = folder.path / "trainer.json", _recorded(trainer)
     if not folder.log.exists() or not file.exists():
         folder.path.mkdir(parents=True, exist_ok=True)
         write_json(file, now)

@@ -62,7 +62,7 @@ from msft.run.folder import RunFolder, read_history
 from msft.run.history import History, selection_of
 from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.worker import Step
-from msft.search.curves import SELECTION, TEST, Score
+from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK, most_held
 from msft.search.rollout import BASE
@@ -93,7 +93,8 @@ class TrainerLog(Observer):
             split = event.split if isinstance(event, ScoresEvent) else ticks
             kind = "test" if split == TEST else "eval"
             logs = {
-                f"{kind}_{name}_{_log_name(s)}": float(s.value) for name, s in event.scores.items()
+                f"{kind}_{name}_{'loss' if s.metric == 'nll' else s.metric}": float(s.value)
+                for name, s in event.scores.items()
             }
             training = self._trainer.model.training
             self._trainer.model.eval()  # by which TRL tells these from logs of training
@@ -119,13 +120,6 @@ class _TqdmStream:
     def isatty(self) -> bool:
         return False
 
-
-def _log_name(score: Score) -> str:
-    return "loss" if score.metric == "nll" else score.metric
-
-
-ENGINE = "trainer"
-"""The name of this engine in the log."""
 
 START = "adapter_start"
 """The folder of an adapter's first weights, in the run folder."""
@@ -277,7 +271,7 @@ class _TrainerRun:
                 Job(self.recipe, folder, self.tell),
                 Rows(trainer.processing_class, self.corpus),
                 Plan(method, settings, most_held(method, settings)),
-                Built(engine, ENGINE, base),
+                Built(engine, "trainer", base),
                 [TrainerLog(trainer, folder.path, self.quiet)],
                 needs_checkpoint=True,
             )

@@ -295,12 +295,11 @@ def _details(content: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-HEAD = ("run", "FLOPs, best", "worst", "time, best", "worst", "disk")
-
-
 def side_by_side_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
     """A line of each run, then all of them; sentences are not wrapped."""
-    rows: list[Sequence[str]] = [HEAD]
+    rows: list[Sequence[str]] = [
+        ("run", "FLOPs, best", "worst", "time, best", "worst", "disk"),
+    ]
     for name, run in content["runs"].items():
         rows.append(
             (name, *_cost_cells(run["best"], run["worst"], "seconds"), f"{si(run['disk'])}B")

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 MOST_SCORES = 12
 """Sub-datasets that a plain line names; with more of them it says how many are left out."""
-LONGEST = 40
-"""Characters of a name before a score."""
-STILL_RISING = "all were still at their highest"
 
 
 @runtime_checkable
@@ -240,7 +237,8 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
             return f"  → {gone} left{where} {there}"
         case DecisionEvent(what="go_on"):
             tested = any(stage.falls for stage in history.stages[-1:])
-            return f"  → no sub-dataset left: {'none surely fell' if tested else STILL_RISING}"
+            why = "none surely fell" if tested else "all were still at their highest"
+            return f"  → no sub-dataset left: {why}"
         case EndEvent():
             best, mean = checkpoint_in_words(event.best), mean_text(history, event.best)
             return f"done: {ENDINGS[event.by]}; the best is {best}, {mean}"
@@ -252,7 +250,7 @@ def _with_scores(said: str, scores: Scores, width: int, watched: Collection[str]
 
     watched: names in brackets, since they are in no mean.
     """
-    said_of = {n: f"{cut(n, LONGEST)} {float(score.value):.3f}" for n, score in scores.items()}
+    said_of = {n: f"{cut(n, 40)} {float(score.value):.3f}" for n, score in scores.items()}
     apart = [f"[{text}]" for name, text in said_of.items() if name in watched]
     texts = _some([text for name, text in said_of.items() if name not in watched]) + _some(apart)
     line = "  ".join([said, *texts])
@@ -277,14 +275,8 @@ def _some(texts: list[str]) -> list[str]:
 BARS = "▁▂▃▄▅▆▇█"
 MOST_ROWS = 20
 """Sub-datasets that are shown one by one; the others are one line together."""
-AROUND = 10
-"""Lines of a terminal that are not rows of the table."""
 WIDE = 96
 """Columns of a terminal with room for a long bar and long trends."""
-LEAST_NAME = 8
-"""Columns of a name that is cut."""
-REDRAWN = 0.5
-"""Seconds between two drawings while steps come in."""
 
 
 def sparkline(numbers: Sequence[float], width: int) -> str:
@@ -324,7 +316,7 @@ class LiveTable:
 
     def step(self, step: Step) -> None:
         self._board.step(step)
-        if time.monotonic() - self._drawn > REDRAWN:
+        if time.monotonic() - self._drawn > 0.5:
             self._draw()
 
     def _draw(self) -> None:
@@ -341,7 +333,8 @@ def live_view(board: Board, title: str, width: int, height: int) -> "RenderableT
 
     names = list(board.history.start.datasets)
     watched = [*board.history.watched]
-    shown = visible_names(board, names, min(MOST_ROWS, max(3, height - AROUND - len(watched))))
+    room = height - 10 - len(watched)  # ten lines of the view are not rows of its table
+    shown = visible_names(board, names, min(MOST_ROWS, max(3, room)))
     lines = [Text(cut(title, width), style="bold"), Text(fitted(_standing(board, names), width))]
     if board.history.selected_on_test:
         lines.insert(1, Text(fitted(SELECTED_ON_TEST, width), style="bold red"))
@@ -441,7 +434,7 @@ def _table(board: Board, names: list[str], width: int) -> "Table":
         if head in columns and spare < min(sizes["sub-dataset"], NARROW_NAMES):
             del columns[head]
             spare += sizes[head] + 2
-    columns["sub-dataset"] = [cut(name, max(LEAST_NAME, spare)) for name in names]
+    columns["sub-dataset"] = [cut(name, max(8, spare)) for name in names]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     for head in columns:
         right = "right" if head in ("score", "best") else "left"
