@@ -20,8 +20,6 @@ from msft.own_code import in_words
 from msft.process import catch_signals, farewell, said, signals_wait, stop_on_signals, take_rank
 from msft.text import fitted, safe, screen_width
 
-MOST_DEVICES = 100_000
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code (msft.errors has the codes)."""
@@ -65,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _not_flags(rest: Sequence[str], words: Sequence[str], options: Namespace) -> str:
-    """What to write in the place of flags that are keys of the recipe, as other trainers have them.
+    """The message for unknown flags: of one that is a key of the recipe, the `--set` in its place.
 
     words: the command line as it was given.
     """
@@ -77,7 +75,10 @@ def _not_flags(rest: Sequence[str], words: Sequence[str], options: Namespace) ->
     instead, told = list[str](), list[str]()
     for flag in [word for word in rest if word.startswith("--")]:
         name, equals, value = flag.partition("=")
-        behind = takewhile(_is_value, words[words.index(flag) + 1 :])
+        behind = takewhile(
+            lambda word: not word.startswith("-") or word[1:2].isdigit(),
+            words[words.index(flag) + 1 :],
+        )
         values = [value] if equals else [w for w in behind if not w.endswith((".yaml", ".yml"))]
         text = values[0] if len(values) == 1 else f"[{', '.join(values)}]" if values else ""
         key, answer = set_for_flag(name, text)
@@ -88,21 +89,9 @@ def _not_flags(rest: Sequence[str], words: Sequence[str], options: Namespace) ->
     return "; ".join(told) or unknown
 
 
-def _is_value(word: str) -> bool:
-    return not word.startswith("-") or word[1:2].isdigit()
-
-
 _PLACES = (
-    "out",
-    "answers",
-    "model",
-    "base",
-    "file",
-    "source",
-    "recipe",
-    "schedule",
-    "folder",
-    "folders",
+    *("out", "answers", "model", "base", "file", "source", "recipe", "schedule"),
+    *("folder", "folders"),
 )
 """Arguments that are files or folders."""
 
@@ -110,15 +99,15 @@ _PLACES = (
 def _expand(options: Namespace) -> None:
     """Put the home folder in place of `~` in files and folders, as shells do not in `--out=~/x`."""
 
-    def whole(given: str) -> str:
+    def at_home(given: str) -> str:
         return str(expanded(given)) if given.startswith("~") else given
 
     for name in _PLACES:
         given = getattr(options, name, None)
         if isinstance(given, list):
-            setattr(options, name, [whole(each) for each in given])
+            setattr(options, name, [*map(at_home, given)])
         elif isinstance(given, str):
-            setattr(options, name, whole(given))
+            setattr(options, name, at_home(given))
 
 
 def _reported(error: BaseException, debug: bool) -> int:
@@ -209,14 +198,10 @@ def _train(parser: ArgumentParser) -> None:
 def _audit(parser: ArgumentParser) -> None:
     _recipe(parser)
     parser.add_argument("--out", help="folder of the audit (default: OUTPUT_DIR/audit)")
-    _rounds(parser, "--rounds")
+    rounds = "at most so many; the judges of a later round train without suspects (%(default)s)"
+    parser.add_argument("--rounds", type=count, default=2, metavar="N", help=rounds)
     parser.add_argument("--quiet", action="store_true", help="print only the findings")
     _json(parser)
-
-
-def _rounds(parser: ArgumentParser, flag: str) -> None:
-    rounds = "at most so many; the judges of a later round train without suspects (%(default)s)"
-    parser.add_argument(flag, type=count, default=2, metavar="N", help=rounds)
 
 
 def _evaluate(parser: ArgumentParser) -> None:
@@ -323,41 +308,41 @@ def _analyze(parser: ArgumentParser) -> None:
         analysis = analyses.add_parser(name, help=summary, description=_sentence(summary))
         analysis.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
         _json(analysis)
-        if name == "headroom":
-            analysis.add_argument("folder", metavar="RUN", help="folder of a finished run")
-            continue
-        if name == "homogeneous":
-            continue
-        if name == "grid":
-            shown = "peaks of SFT; training loss of mSFT beside SFT; copies on disk of mSFT"
-            analysis.add_argument("kind", choices=["peaks", "loss", "disk"], help=shown)
-            runs = "finished runs, or folders with runs in them, such as those of msft compare"
-            analysis.add_argument("folders", nargs="+", metavar="DIR", help=runs)
-            out = "folder for the figure (%(default)s)"
-            analysis.add_argument("--out", default="runs/grid", help=out)
-            continue
-        if name == "compute":
-            runs = "finished runs of sft and other methods; their costs scale the SFT row"
-            analysis.add_argument("folders", nargs="*", metavar="RUN", help=runs)
-            out = "folder for the result (%(default)s)"
-            analysis.add_argument("--out", default="runs/compute", help=out)
-            continue
-        _recipe(analysis)
-        analysis.add_argument("--out", help=f"folder for runs and result (runs/{name})")
-        analysis.add_argument("--quiet", action="store_true", help="print only the result")
-        if name in ("divergence", "budget"):
-            models = "run it on each of these models, and say their mean"
-            analysis.add_argument("--models", metavar="A,B,…", help=models)
-        if name == "budget":
-            budgets = analysis.add_argument("--budgets", type=numbers(float), metavar="C,…")
-            budgets.default = [1.0, 2.0, 3.0]
-            budgets.help = "epochs of a roll-out, e.g. 1,2,3 (the default)"
-        if name == "size":
-            sizes = analysis.add_argument("--sizes", type=numbers(int), metavar="N,…")
-            sizes.required = True
-            sizes.help = "how many sub-datasets, in recipe order, e.g. 5,10"
-            methods = "beside SFT, e.g. continual,ies,msft (default: msft)"
-            analysis.add_argument("--methods", default="msft", metavar="A,B,…", help=methods)
+        match name:
+            case "headroom":
+                analysis.add_argument("folder", metavar="RUN", help="folder of a finished run")
+            case "grid":
+                shown = "peaks of SFT; training loss of mSFT beside SFT; copies on disk of mSFT"
+                analysis.add_argument("kind", choices=["peaks", "loss", "disk"], help=shown)
+                runs = "finished runs, or folders with runs in them, such as those of msft compare"
+                analysis.add_argument("folders", nargs="+", metavar="DIR", help=runs)
+                out = "folder for the figure (%(default)s)"
+                analysis.add_argument("--out", default="runs/grid", help=out)
+            case "compute":
+                runs = "finished runs of sft and other methods; their costs scale the SFT row"
+                analysis.add_argument("folders", nargs="*", metavar="RUN", help=runs)
+                out = "folder for the result (%(default)s)"
+                analysis.add_argument("--out", default="runs/compute", help=out)
+            case "divergence" | "budget" | "size":
+                _analysis_that_trains(analysis, name)
+
+
+def _analysis_that_trains(parser: ArgumentParser, name: str) -> None:
+    _recipe(parser)
+    parser.add_argument("--out", help=f"folder for runs and result (runs/{name})")
+    parser.add_argument("--quiet", action="store_true", help="print only the result")
+    if name != "size":
+        models = "run it on each of these models, and say their mean"
+        parser.add_argument("--models", metavar="A,B,…", help=models)
+    if name == "budget":
+        budgets = parser.add_argument("--budgets", type=numbers(float), metavar="C,…")
+        budgets.default = [1.0, 2.0, 3.0]
+        budgets.help = "epochs of a roll-out, e.g. 1,2,3 (the default)"
+    if name == "size":
+        sizes = parser.add_argument("--sizes", type=numbers(int), metavar="N,…", required=True)
+        sizes.help = "how many sub-datasets, in recipe order, e.g. 5,10"
+        methods = "beside SFT, e.g. continual,ies,msft (default: msft)"
+        parser.add_argument("--methods", default="msft", metavar="A,B,…", help=methods)
 
 
 def _recipe(parser: ArgumentParser) -> None:
@@ -405,40 +390,44 @@ def numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
     return parsed
 
 
-def count(text: str) -> int:
-    """A number of rows, or a seed: 0 or more."""
-    if not (text.isascii() and text.isdigit()):
-        raise ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
-    return int(text)
+def whole(least: int, most: float = float("inf")) -> Callable[[str], int]:
+    """A parser of a whole number in this range."""
+    end = f"{least} to {most:,}" if most < float("inf") else f"{least} or more"
+
+    def parsed(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise ArgumentTypeError(f"{text!r}; expected a whole number, {end}")
+        return int(text)
+
+    return parsed
 
 
-def positive(text: str) -> int:
-    """A number of devices or tokens, 1 or more."""
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_DEVICES):
-        raise ArgumentTypeError(f"{text!r}; expected a whole number, 1 to {MOST_DEVICES:,}")
-    return int(text)
+def decimal(allowed: Callable[[float], bool], otherwise: str) -> Callable[[str], float]:
+    """A parser of a number.
+
+    otherwise: what is said of a text that is none, or of a number that is not allowed.
+    """
+
+    def parsed(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = float("nan")  # which no range has
+        if not allowed(found):
+            raise ArgumentTypeError(f"{text!r}{otherwise}")
+        return found
+
+    return parsed
 
 
-def temperature(text: str) -> float:
-    """By what scores are divided before a token is drawn; 0: nothing is drawn."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if found != 0 and not 0.01 <= found <= 100:
-        raise ArgumentTypeError(f"{text!r}; expected 0, or a number from 0.01 to 100, such as 0.7")
-    return found
-
-
-def seconds(text: str) -> float:
-    """The seconds between two looks."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0.1 <= found <= 86400:
-        raise ArgumentTypeError(f"{text!r} is not 0.1 to 86400 seconds; DIR comes first")
-    return found
+count, positive = whole(0), whole(1, 100_000)
+temperature = decimal(
+    lambda found: found == 0 or 0.01 <= found <= 100,
+    "; expected 0, or a number from 0.01 to 100, such as 0.7",
+)
+seconds = decimal(
+    lambda found: 0.1 <= found <= 86400, " is not 0.1 to 86400 seconds; DIR comes first"
+)
 
 
 COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {

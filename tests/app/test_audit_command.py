@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from spoiled import LETTERS, TRAIN, WRONG, recipe, rows, spoiled_rows, write_rows
+from toys import read_lines
 
 import msft
 from mortal import Killed, MortalLog, files_of, quick_folder
@@ -91,7 +92,7 @@ def test_it_names_the_spoiled_sub_dataset_and_its_wrong_rows(place: Path) -> Non
 
 
 def test_a_suspect_is_the_row_of_the_file_and_its_hash_that_of_the_contract(place: Path) -> None:
-    given = [json.loads(line) for line in (place / "bad.train.jsonl").read_text().splitlines()]
+    given = read_lines(place / "bad.train.jsonl")
     for line in suspects_of(place / "audit"):
         row = given[line["row"]]
         assert {*line} == {
@@ -129,7 +130,7 @@ def test_the_clean_recipe_leaves_out_the_suspects_wherever_it_is_read(
 
 def test_every_row_has_one_judge_that_has_not_seen_it(place: Path) -> None:
     file = place / "audit" / "judgments.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = read_lines(file)
     for pair in (("r0-t4", "r1-t4"), ("r2-t4", "r3-t4")):
         for name in ("good", "bad"):
             said = [x for x in lines if x["dataset"] == name and x["checkpoint"] in pair]
@@ -235,8 +236,7 @@ def test_judges_with_an_adapter_or_the_simple_engine_resume_to_the_same_bytes(
                     main(command)
         assert main(command) == 0
     assert left_by(fresh / "killed") == left_by(fresh / "whole")
-    lines = (fresh / "whole" / "judgments.jsonl").read_text().splitlines()
-    judged = [json.loads(line) for line in lines]
+    judged = read_lines(fresh / "whole" / "judgments.jsonl")
     assert [each["kind"] for each in judged] == ["choices"] * 2
     assert sorted(n for each in judged for n in each["numbers"]) == [*range(40)]
 
@@ -465,7 +465,7 @@ def test_rows_that_the_recipe_excludes_stay_excluded(place: Path, fresh: Path) -
     assert main(["audit", str(place / "recipe.yaml"), "--out", str(out), *words]) == 0
     found = audit_of(out)["datasets"]["bad"]
     assert (found["verdict"], found["rows"]) == ("spoiled", TRAIN - 3)
-    given = [json.loads(line) for line in (place / "bad.train.jsonl").read_text().splitlines()]
+    given = read_lines(place / "bad.train.jsonl")
     lines = suspects_of(out)
     assert all(given[line["row"]]["prompt"] == line["prompt"] for line in lines)
     gone = {line["row"] for line in (*lines, *named)}
@@ -655,7 +655,7 @@ def test_a_cosine_is_spread_over_the_steps_of_each_judge(engine: str, fresh: Pat
     words = {"lr_scheduler_type": "cosine", "warmup_steps": 2, "engine": engine}
     file = recipe(fresh, [good], **{**words, "num_train_epochs": 2})
     assert main(["audit", file, "--out", str(fresh / "a"), "--quiet", "--rounds", "1"]) == 0
-    lines = [json.loads(line) for line in (fresh / "a" / "steps.jsonl").read_text().splitlines()]
+    lines = read_lines(fresh / "a" / "steps.jsonl")
     for judge, trained in ((0, 21), (1, 22)):
         rates = [line["learning_rate"] for line in lines if line["rollout"] == judge]
         steps = 2 * -(-trained // 8)

@@ -15,10 +15,10 @@ from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
-from toys import recipe_of, write_data
+from toys import read_lines, recipe_of, write_data
 
 import msft
-from msft.app.chat import Chat, Manner, Named, Speech, load_chat, models_named
+from msft.app.chat import Chat, ChatAnswer, ChatOptions, ModelNames, load_chat, resolved_names
 from msft.app.terminal.chat import BETWEEN, Columns, converse
 from msft.cli import main
 from msft.engine.decode.stream import AnswerStream
@@ -59,8 +59,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return " ".join(errors.split())
 
 
-def chat_of(name: str | Path, **manner: Any) -> Chat:
-    return load_chat(models_named(str(name)), None, Manner(**manner), lambda text: None)
+def chat_of(name: str | Path, **options: Any) -> Chat:
+    return load_chat(resolved_names(str(name)), None, ChatOptions(**options), lambda text: None)
 
 
 # Who answers.
@@ -68,11 +68,11 @@ def chat_of(name: str | Path, **manner: Any) -> Chat:
 
 def test_a_run_is_asked_beside_the_base_of_its_recipe(run: Path) -> None:
     best = str(run / "best")
-    assert models_named(str(run)) == models_named(best)
-    named = models_named(str(run))
+    assert resolved_names(str(run)) == resolved_names(best)
+    named = resolved_names(str(run))
     assert (named.model, named.base, named.trust, named.notes) == (best, "tiny", False, ())
-    assert models_named(str(run), with_base=False).base is None
-    assert models_named("tiny") == Named("tiny")
+    assert resolved_names(str(run), with_base=False).base is None
+    assert resolved_names("tiny") == ModelNames("tiny")
 
 
 def test_the_answers_are_those_of_the_evaluation(
@@ -86,7 +86,7 @@ def test_the_answers_are_those_of_the_evaluation(
     said: dict[str, list[str]] = {}
     for model in ("tiny", str(run / "best")):
         assert main(["eval", model, recipe, "--answers", lines, "--quiet"]) == DONE
-        rows = [json.loads(line) for line in Path(lines).read_text().splitlines()]
+        rows = read_lines(Path(lines))
         first = next(row for row in rows if row["dataset"] == "upper")
         said[model] = [first["prompt"], first["prediction"]]
     capsys.readouterr()
@@ -116,9 +116,9 @@ def test_an_adapter_knows_its_base(tmp_path: Path, capsys: pytest.CaptureFixture
     keys |= {"num_train_epochs": 1, "evals_per_epoch": 1, "load_in_4bit": True}
     msft.train(recipe_of(tmp_path, method="sft", **keys), tmp_path / "run", quiet=True)
     base = str((tmp_path / "run" / "base").resolve())
-    assert models_named(str(tmp_path / "run")).base == base
+    assert resolved_names(str(tmp_path / "run")).base == base
     moved = (tmp_path / "run" / "best").rename(tmp_path / "adapter")
-    assert models_named(str(moved)) == Named(str(moved), base)
+    assert resolved_names(str(moved)) == ModelNames(str(moved), base)
     capsys.readouterr()
     found = asked(capsys, str(moved), "--prompt", "upper abcd:", "--max-new-tokens", "3")
     assert [each["model"] for each in found["answers"]] == [str(moved), base]
@@ -129,7 +129,7 @@ def test_an_unfinished_run_has_its_best_so_far_or_says_what_to_do(
 ) -> None:
     log = copy / "run.jsonl"
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
-    named = models_named(str(copy))
+    named = resolved_names(str(copy))
     assert named.base == "tiny"
     assert named.notes == (f"the run in {copy} is not finished; this is its best model so far",)
     rmtree(copy / "best")
@@ -143,7 +143,7 @@ def test_where_the_base_is_the_result_one_model_answers(copy: Path) -> None:
     content = json.loads(manifest.read_text())
     assert content["checkpoint"] != "base"
     manifest.write_text(json.dumps({**content, "checkpoint": "base"}))
-    named = models_named(str(copy))
+    named = resolved_names(str(copy))
     assert named.base is None
     assert "the result of this run is the base model itself" in named.notes[0]
 
@@ -154,14 +154,14 @@ def test_a_base_that_has_changed_since_is_named(copy: Path) -> None:
     (copy / "recipe.yaml").write_text(
         recipe.replace("model_name_or_path: tiny", f"model_name_or_path: {copy / 'best'}")
     )
-    named = models_named(str(copy))
+    named = resolved_names(str(copy))
     assert named.base == str(copy / "best")
-    load_chat(named, None, Manner(), told.append)
+    load_chat(named, None, ChatOptions(), told.append)
     assert not [note for note in told if "began with" in note], "an old run recorded none"
     environment = json.loads((copy / "environment.json").read_text())
     environment[-1]["base"] = {"config.json": [7, "0" * 64, None]}
     (copy / "environment.json").write_text(json.dumps(environment))
-    load_chat(named, None, Manner(), told.append)
+    load_chat(named, None, ChatOptions(), told.append)
     assert "the base is not the one that the run began with: config.json was 7 bytes" in told[-1]
 
 
@@ -190,7 +190,7 @@ def test_damaged_folders_and_wrong_names_are_refused(
 
 def test_a_recipe_that_cannot_be_read_leaves_the_base_unknown(copy: Path) -> None:
     (copy / "recipe.yaml").write_text("{")
-    named = models_named(str(copy))
+    named = resolved_names(str(copy))
     assert (named.model, named.base) == (str(copy / "best"), None)
     assert "so the base is not known; give it to --base" in named.notes[0]
 
@@ -201,7 +201,7 @@ def test_the_folder_of_an_audited_training_stands_for_the_run_that_it_chose(
     for name in ("all", "clean"):
         copytree(run, tmp_path / name)
     (tmp_path / "choice.json").write_text('{"chosen": "clean"}')
-    assert models_named(str(tmp_path)).model == str(tmp_path / "clean" / "best")
+    assert resolved_names(str(tmp_path)).model == str(tmp_path / "clean" / "best")
     (tmp_path / "choice.json").write_text('{"chosen": "cl')
     assert "choice.json is damaged; name the run" in refused(capsys, str(tmp_path), "--prompt", "a")
 
@@ -222,20 +222,20 @@ def test_without_memory_nothing_is_loaded(
 # In which tokens.
 
 
-def prompt_of(chat: Chat, text: str, voice: int = 0) -> str:
-    tokens = chat._prompt(chat.voices[voice], text)
-    tokenizer = chat.voices[voice].loaded.tokenizer
+def prompt_of(chat: Chat, text: str, model: int = 0) -> str:
+    tokens = chat._prompt(chat.models[model], text)
+    tokenizer = chat.models[model].loaded.tokenizer
     return str(tokenizer.decode(tokens, skip_special_tokens=False))
 
 
 def test_each_model_goes_on_with_its_own_answers_under_the_template(run: Path) -> None:
     chat = chat_of(run, max_new_tokens=3)
     assert prompt_of(chat, "hi") == "user: hi\nassistant: "
-    speeches = chat.ask("hi")
-    for speech in speeches:
-        speech.finish()
-    chat.keep("hi", speeches)
-    first, second = (speech.text for speech in speeches)
+    answers = chat.ask("hi")
+    for each in answers:
+        each.finish()
+    chat.keep("hi", answers)
+    first, second = (each.text for each in answers)
     assert first != second
     for number, text in enumerate((first, second)):
         whole = f"user: hi\nassistant: {text}<eos>user: more\nassistant: "
@@ -253,10 +253,10 @@ def test_the_system_prompt_comes_first_and_stays(run: Path) -> None:
 
 def test_without_a_template_a_line_is_the_prompt(run: Path) -> None:
     chat = chat_of(run, plain=True, max_new_tokens=2)
-    speeches = chat.ask("upper abcd:")
-    for speech in speeches:
-        speech.finish()
-    chat.keep("upper abcd:", speeches)
+    answers = chat.ask("upper abcd:")
+    for each in answers:
+        each.finish()
+    chat.keep("upper abcd:", answers)
     assert prompt_of(chat, "upper abcd:") == "upper abcd:"
     with pytest.raises(UsageError, match="--plain leaves it out"):
         chat_of(run, plain=True, system="be brief")
@@ -271,16 +271,16 @@ def test_a_model_of_another_family_is_asked_with_its_own_tokenizer(
     content = json.loads(config.read_text())
     template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     config.write_text(json.dumps({**content, "chat_template": template}))
-    named = models_named(str(run), with_base=False)
-    chat = load_chat(named, str(copy), Manner(), lambda text: None)
-    assert [voice.name for voice in chat.voices] == [str(run / "best"), str(copy / "best")]
+    named = resolved_names(str(run), with_base=False)
+    chat = load_chat(named, str(copy), ChatOptions(), lambda text: None)
+    assert [model.name for model in chat.models] == [str(run / "best"), str(copy / "best")]
     assert prompt_of(chat, "hi", 0) == "user: hi\nassistant: "
     assert prompt_of(chat, "hi", 1) == "<hi>"
     config.write_text(json.dumps({**content, "chat_template": None}))
-    chat = load_chat(named, str(copy), Manner(), lambda text: None)
+    chat = load_chat(named, str(copy), ChatOptions(), lambda text: None)
     assert [prompt_of(chat, "hi", n) for n in (0, 1)] == ["user: hi\nassistant: ", "hi"]
     with pytest.raises(UsageError, match="best has none"):
-        load_chat(named, str(copy), Manner(system="a"), lambda text: None)
+        load_chat(named, str(copy), ChatOptions(system="a"), lambda text: None)
 
 
 def test_a_template_that_has_no_place_for_a_system_prompt_says_so(
@@ -400,7 +400,7 @@ def test_commands_lines_that_go_on_and_questions_without_a_place(
     asked_for: list[str] = []
     ask = chat.ask
 
-    def noted(text: str) -> list[Speech]:
+    def noted(text: str) -> list[ChatAnswer]:
         asked_for.append(text)
         return ask(text)
 
@@ -410,7 +410,7 @@ def test_commands_lines_that_go_on_and_questions_without_a_place(
     converse(chat)
     out, errors = capsys.readouterr()
     assert asked_for == ["a", "one \ntwo", "/usr/bin", "x" * 600]
-    assert [turn.content for turn in chat.voices[0].turns][::2] == ["/usr/bin"], "after /new"
+    assert [turn.content for turn in chat.models[0].turns][::2] == ["/usr/bin"], "after /new"
     assert "A line is the next turn of the conversation." in out
     assert "there is no /wrong; expected /new, /help or /quit" in errors
     assert "the model has places for 512; begin a new one (/new)" in " ".join(errors.split())
@@ -420,7 +420,7 @@ def test_ctrl_c_leaves_an_answer_and_the_conversation_goes_on(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chat = chat_of(run, plain=True, max_new_tokens=400)
-    chat.voices[1].ends = [255]
+    chat.models[1].ends = [255]
     whole = AnswerStream.advance
     streams: dict[int, AnswerStream] = {}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import RULES, write_data
+from toys import RULES, read_lines, write_data, write_lines
 
 from msft.cli import main
 
@@ -97,7 +97,7 @@ def test_train_prints_its_way_and_leaves_a_folder(
     scores = json.loads(Path("s.json").read_text())
     assert scores["datasets"] == summary["best"]["test"]["datasets"]
     assert scores["mean"] == pytest.approx(summary["best"]["test"]["mean"])
-    answers = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
+    answers = read_lines(Path("a.jsonl"))
     assert len(answers) == 3 * 16
     assert set(answers[0]) == {"dataset", "row", "prompt", "prediction", "reference", "score"}
     assert [answer["row"] for answer in answers] == [*range(16)] * 3
@@ -230,7 +230,7 @@ def test_answers_that_begin_alike_are_not_one_label(
     for name in ("train", "valid"):
         towns = ("Rome", "Oslo", "Bern")
         rows = [{"prompt": f"{name} {t}", "completion": f"The capital is {t}."} for t in towns]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(tmp_path / f"{name}.jsonl", rows)
     spec = "{name: a, train: train.jsonl, validation: valid.jsonl}"
     (tmp_path / "r.yaml").write_text(f"model_name_or_path: tiny\ndatasets: [{spec}]\n")
     assert main(["validate", str(tmp_path / "r.yaml")]) == 0
@@ -266,7 +266,7 @@ def test_eval_writes_intervals_and_every_answer(
     assert (scores["model"], scores["split"]) == ("tiny", "test")
     assert scores["rows"] == {"book": 10, "upper": 16}
     assert scores["tokens"] > 0
-    answers = [json.loads(line) for line in Path("new/a.jsonl").read_text().splitlines()]
+    answers = read_lines(Path("new/a.jsonl"))
     for name, rows in scores["rows"].items():
         verdicts = [line["score"] for line in answers if line["dataset"] == name]
         assert len(verdicts) == rows
@@ -323,13 +323,6 @@ def test_init_writes_a_recipe_that_is_valid_and_never_overwrites(
     assert "exists already" in capsys.readouterr().err
 
 
-def test_env_names_versions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["env"]) == 0
-    out = capsys.readouterr().out
-    assert "torch " in out
-    assert "transformers " in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -361,11 +354,9 @@ def test_wrong_input_is_exit_2_and_one_message_and_nothing_is_written(
     assert sorted(recipe.parent.iterdir()) == before
 
 
-def test_wrong_usage_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["trian"])
-    assert left.value.code == 2
+def test_no_command_at_all_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
+    assert "COMMAND" in capsys.readouterr().out
 
 
 def test_no_room_on_disk_is_exit_3_and_nothing_is_started(
@@ -419,7 +410,7 @@ def test_the_clock_of_steps_survives_a_kill(recipe: Path) -> None:
     )
     command = ["train", str(recipe), "--out", "out", "--quiet", "--set", "method=own:m"]
     assert ended(*command, cwd=recipe.parent) == 9
-    steps = [json.loads(line) for line in Path("out/steps.jsonl").read_text().splitlines()]
+    steps = read_lines(Path("out/steps.jsonl"))
     assert {step["tick"] for step in steps} == {1, 2}
 
 

@@ -11,7 +11,7 @@ from test_variants import RECIPE
 
 import msft
 from msft.app.analyses import budgets, budgets_on_models, divergence, shifts
-from msft.app.compare import folders_in, planned, shared_places
+from msft.app.compare import planned, run_folders_in, shared_folders
 from msft.app.variants import model_folder, models_named
 from msft.cli import main
 from msft.errors import UsageError
@@ -57,13 +57,13 @@ def test_every_run_of_every_model_has_a_place_of_its_own(recipe: Path) -> None:
     assert [str(run.folder.path) for run in runs] == [f"out/{run.name}" for run in runs]
     assert {run.recipe.model_name_or_path for run in runs[4:]} == {"o/n"}
     assert runs[0].job(False, None).output == Path("out/tiny/sft-s1.log")
-    places = shared_places({run.name: run.recipe for run in runs}, Path("out"))
+    places = shared_folders({run.name: run.recipe for run in runs}, Path("out"))
     assert places["tiny/sft-s1"] == places["tiny/soup+k=2,of=last-s1"]
     assert places["tiny/sft-s1"] != places["o--n/sft-s1"]
     for run in runs:
         run.folder.path.mkdir(parents=True)
     (Path("out") / "figures").mkdir()
-    found = [str(path.relative_to("out")) for path in folders_in(Path("out"))]
+    found = [str(path.relative_to("out")) for path in run_folders_in(Path("out"))]
     assert found == [run.name for run in (*runs[4:], *runs[:4])]
 
 

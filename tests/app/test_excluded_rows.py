@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from rank_runs import left_by
-from toys import RULES, write_data
+from toys import RULES, write_data, write_lines
 
 import msft
-from msft.app.compare import planned, question_of
+from msft.app.compare import planned, rollout_digest
 from msft.cli import main
 from msft.engine.fast import FastEngine
 from msft.engine.model.tokenizers import load_rows
@@ -55,7 +55,7 @@ def write_file(folder: Path, file: str, left_out: dict[str, tuple[int, ...]]) ->
             said.append({"dataset": name, "sha256": digest, "prompt": row["prompt"], "doubt": 1})
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in said))
+    write_lines(path, said)
     return path
 
 
@@ -297,6 +297,6 @@ def test_a_variant_with_a_wrong_file_starts_nothing(
 def test_runs_on_the_same_rows_share_their_first_roll_out(folder: Path) -> None:
     methods = "sft,soup,sft[exclude_rows=audit/out.jsonl],soup[exclude_rows=audit/out.jsonl]"
     runs = [each.recipe for each in planned(Path("all.yaml"), [], methods, [1], Path("out"))]
-    asked = [question_of(recipe) for recipe in runs]
+    asked = [rollout_digest(recipe) for recipe in runs]
     assert asked[0] == asked[1] != asked[2] == asked[3]
     assert None not in asked

@@ -1,9 +1,9 @@
 """Groups of benchmarks: a run records them, and older folders are asked by their recipe."""
 
-import json
 from pathlib import Path
 
 import pytest
+from toys import write_lines
 
 import msft
 from msft.app.older_folders import groups_by_recipe
@@ -23,8 +23,7 @@ def test_a_run_records_the_groups_of_its_benchmarks_and_not_in_its_log(tmp_path:
                 {asks: f"What is {n}?", "choices": ["x", "y"], "answer": n % 2}
                 for n in range(first, first + 4)
             ]
-            text = "".join(json.dumps(row) + "\n" for row in rows)
-            (tmp_path / place / f"{split}.jsonl").write_text(text)
+            write_lines(tmp_path / place / f"{split}.jsonl", rows)
     recipe = Recipe.from_mapping(
         {
             "model_name_or_path": "tiny",

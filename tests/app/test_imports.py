@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import write_lines
 
 from msft.cli import main
 from msft.engine.model.tokenizers import tiny_tokenizer
@@ -40,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_rows(count: int, file: str = "a.jsonl", longer: int = 1) -> int:
     """Rows that differ in their first word; the tokens of one."""
     rows = [{**ROW, "prompt": f"{n:05d} {ROW['prompt'] * longer}"} for n in range(count)]
-    Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(Path(file), rows)
     encode = tiny_tokenizer().encode
     first = rows[0]
     prompt = encode(first["prompt"], add_special_tokens=True)

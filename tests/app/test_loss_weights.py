@@ -10,6 +10,7 @@ import pytest
 import yaml
 from rank_processes import in_processes
 from rank_runs import left_by, train
+from toys import read_lines, write_lines
 
 from mortal import quick_folder
 from msft.app.terminal.board import Board
@@ -40,8 +41,7 @@ def rows_of(name: str, count: int, **more: Any) -> list[dict[str, Any]]:
 def folder() -> Iterator[Path]:
     with quick_folder() as place:
         for name, count in (("a", 12), ("b", 8), ("v", 4), ("u", 4)):
-            lines = (json.dumps(row) + "\n" for row in rows_of(name, count))
-            (place / f"{name}.jsonl").write_text("".join(lines))
+            write_lines(place / f"{name}.jsonl", rows_of(name, count))
         yield place
 
 
@@ -161,14 +161,14 @@ def test_a_curriculum_trains_what_it_says_and_a_resume_goes_on(
 ) -> None:
     file, out = write(**CURRICULUM, method=method), folder / "whole"
     assert main(["train", file, "--out", str(out), "--quiet"]) == 0
-    events = [json.loads(line) for line in (out / "run.jsonl").read_text().splitlines()]
+    events = read_lines(out / "run.jsonl")
     rollout = next(event for event in events if event["event"] == "rollout")
     assert rollout["active"] == {"a": 12, "b": 0}
     assert rollout["later"] == {"a": {"1": 0}, "b": {"1": 8, "2": 4}}
     points = [event for event in events if event["event"] == "point"]
     assert [point["steps"] for point in points] == [2, 1, 1, 1, 1, 0]
     assert [point["loss"][1] for point in points] == [8, 4, 4, 4, 4, 0]
-    steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    steps = read_lines(out / "steps.jsonl")
     assert [[*step["losses"]] for step in steps] == [["a"]] * 3 + [["b"]] * 3
     rates = [step["learning_rate"] for step in steps]
     assert rates[3] == pytest.approx(1.5e-3), "half of the six steps of the cosine are done"
@@ -200,8 +200,7 @@ def test_a_schedule_of_a_curriculum_is_replayed_stage_by_stage(write: Write, fol
     plain = write(lr_scheduler_type="constant")
     words = ["replay", str(folder / "run"), plain, "--out", str(folder / "again"), "--quiet"]
     assert main(words) == 0
-    lines = (folder / "again" / "steps.jsonl").read_text().splitlines()
-    steps = [json.loads(line) for line in lines]
+    steps = read_lines(folder / "again" / "steps.jsonl")
     assert [[*step["losses"]] for step in steps] == [["a"]] * 3 + [["b"]] * 3
 
 
@@ -266,8 +265,7 @@ def test_the_board_counts_the_steps_of_each_epoch(write: Write, folder: Path) ->
 
 def test_a_column_called_weight_changes_nothing(write: Write, folder: Path) -> None:
     plain = corpus_of(write()).fingerprint()
-    lines = (json.dumps(row) + "\n" for row in rows_of("a", 12, weight=7))
-    (folder / "a.jsonl").write_text("".join(lines))
+    write_lines(folder / "a.jsonl", rows_of("a", 12, weight=7))
     assert corpus_of(write()).fingerprint() == plain
 
 
@@ -315,7 +313,7 @@ def test_a_bad_weight_is_refused_with_file_and_line(
 ) -> None:
     rows = rows_of("a", 12)
     rows[4]["w"] = given
-    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(folder / "a.jsonl", rows)
     with pytest.raises(DataError) as error:
         corpus_of(write(a={"columns": {"weight": "w"}}))
     assert "a.jsonl, line 5: " in str(error.value)
@@ -325,15 +323,13 @@ def test_a_bad_weight_is_refused_with_file_and_line(
 def test_a_missing_weight_and_weights_of_zero_are_refused(write: Write, folder: Path) -> None:
     with pytest.raises(DataError, match=r"line 1: columns names 'x' as the weight"):
         corpus_of(write(a={"columns": {"weight": "x"}}))
-    lines = (json.dumps({**row, "w": 0}) + "\n" for row in rows_of("a", 12))
-    (folder / "a.jsonl").write_text("".join(lines))
+    write_lines(folder / "a.jsonl", ({**row, "w": 0} for row in rows_of("a", 12)))
     with pytest.raises(DataError, match="every train row has the weight 0"):
         corpus_of(write(a={"columns": {"weight": "w"}}))
 
 
 def test_weights_of_one_leave_the_bytes_of_a_run_without(write: Write, folder: Path) -> None:
-    lines = (json.dumps({**row, "w": 1}) + "\n" for row in rows_of("a", 12))
-    (folder / "a.jsonl").write_text("".join(lines))
+    write_lines(folder / "a.jsonl", ({**row, "w": 1} for row in rows_of("a", 12)))
     logs = list[Any]()
     for columns in (None, {"weight": "w"}):
         out = folder / f"out-{len(logs)}"

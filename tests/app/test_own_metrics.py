@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from toys import rows
+from toys import rows, write_lines
 
 import msft
 from mortal import unseal
@@ -21,8 +21,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "closeness", raising=False)
     (tmp_path / "closeness.py").write_text(METRIC)
-    text = "".join(json.dumps(row) + "\n" for row in rows("first", 12))
-    (tmp_path / "first.jsonl").write_text(text)
+    write_lines(tmp_path / "first.jsonl", rows("first", 12))
     path = tmp_path / "recipe.yaml"
     path.write_text(
         "{model_name_or_path: tiny, method: sft, num_train_epochs: 1, evals_per_epoch: 1,\n"

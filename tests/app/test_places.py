@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from msft import threads
-from msft.app.jobs import DeviceSlot, device_slots, typed
+from msft.app.jobs import DeviceSlot, device_slots, shell_command
 from msft.errors import UsageError
 
 
@@ -61,6 +61,6 @@ def test_a_command_is_typed_so_that_a_shell_reads_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sys.executable", "/opt/env/bin/python")
     command = ("/opt/env/bin/python", "-m", "msft", "train", "a b.yaml", "--set", "x={}")
     monkeypatch.setattr("shutil.which", lambda name: f"/opt/env/bin/{name}")
-    assert typed(command) == "msft train 'a b.yaml' --set 'x={}'"
+    assert shell_command(command) == "msft train 'a b.yaml' --set 'x={}'"
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")  # another one's
-    assert typed(command) == "/opt/env/bin/python -m msft train 'a b.yaml' --set 'x={}'"
+    assert shell_command(command) == "/opt/env/bin/python -m msft train 'a b.yaml' --set 'x={}'"

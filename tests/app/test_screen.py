@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-from toys import rows
+from toys import rows, write_lines
 
 from msft.app.analyses import Analysis
 from msft.app.terminal.screen import ProgressLine
@@ -70,8 +70,7 @@ def write_recipe(folder: Path) -> None:
         every = rows(toy, 16)
         every[0]["prompt"] = "a prompt of many words, " * 8 + every[0]["prompt"]
         for split, part in (("train", every[:8]), ("valid", every[8:12]), ("test", every[12:])):
-            text = "".join(json.dumps(row) + "\n" for row in part)
-            (folder / f"{name}.{split}.jsonl").write_text(text)
+            write_lines(folder / f"{name}.{split}.jsonl", part)
         metric = "nll" if name == "short" else "accuracy"
         lines.append(f"  - {{name: {name}, train: {name}.train.jsonl, metric: {metric},")
         lines.append(f"     validation: {name}.valid.jsonl, test: {name}.test.jsonl}}")

@@ -14,8 +14,9 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from toys import write_lines
 
-from msft.app.compare import is_lent
+from msft.app.compare import has_rollout
 from msft.app.jobs import DeviceSlot, Job, carry_out
 from msft.cli import main
 from msft.run.environment import rollout_from
@@ -46,7 +47,7 @@ def written(folder: Path) -> Path:
     path.write_text(RECIPE)
     for name, numbers in {"words": range(48), "held": range(48, 60), "test": range(60, 72)}.items():
         rows = [{"prompt": f"say {n}:", "completion": f" {n % 7}"} for n in numbers]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(folder / f"{name}.jsonl", rows)
     return path
 
 
@@ -91,18 +92,14 @@ def here(tmp_path: Path, warm: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_three_runs_train_once_and_are_as_if_each_had_trained(
-    here: Path, alone: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_three_runs_train_once_and_are_as_if_each_had_trained(here: Path, alone: Path) -> None:
     assert main(compare("--quiet", "--devices", "cpu,cpu")) == 0
-    shown = " ".join(capsys.readouterr().out.split())
     for name in NAMES:
         assert facts(here / "out" / name) == facts(alone / name), name
     sources = [rollout_from(here / "out" / name / "environment.json") for name in NAMES]
     assert sources == [None, "sft-s1", "sft-s1"]
     clocks = {(here / "out" / name / "steps.jsonl").read_bytes() for name in NAMES}
     assert len(clocks) == 1  # with the seconds of the one that trained: no step was taken again
-    assert "Soup and Soup[of=peaks] took the first roll-out over" in shown
     assert not (here / "out" / ".shared").exists()
     total, once = (
         sum(
@@ -112,6 +109,7 @@ def test_three_runs_train_once_and_are_as_if_each_had_trained(
         first_rollout_flops(read_history(here / "out" / "soup-s1")),
     )
     page = (here / "out" / "compare.md").read_text()
+    assert r"Soup and Soup\[of=peaks\] took the first roll-out over" in page
     assert f"of {si(total)} FLOPs of all runs {si(total - 2 * once)} were really computed." in page
 
     assert main(compare("--no-run")) == 0  # and later, without one that was not asked for
@@ -150,9 +148,9 @@ def test_killed_in_the_lender_and_in_a_taker_it_ends_the_same(here: Path, alone:
     assert killed(lambda: points_in("sft-s1") >= 2) == -signal.SIGKILL
     assert not (here / "out" / "soup-s1").exists()
     (place,) = (here / "out" / ".shared").iterdir()
-    assert not is_lent(place)
+    assert not has_rollout(place)
     assert killed(lambda: points_in("soup-s1") >= 1) == -signal.SIGKILL
-    assert is_lent(place)
+    assert has_rollout(place)
     assert main(compare("--quiet")) == 0
     for name in NAMES:
         expected, found = facts(alone / name), facts(here / "out" / name)

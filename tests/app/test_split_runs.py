@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import RULES, rows
+from toys import RULES, rows, write_lines
 
 import msft
 from msft.errors import RecipeError
@@ -29,8 +29,7 @@ def write_words(folder: Path) -> None:
         splits["test"] += found[32:]
     (folder / "words").mkdir()
     for split, found in splits.items():
-        text = "".join(json.dumps(row) + "\n" for row in found)
-        (folder / "words" / f"{split}.jsonl").write_text(text)
+        write_lines(folder / "words" / f"{split}.jsonl", found)
 
 
 def recipe_of(folder: Path, **keys: Any) -> Recipe:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from toys import write_lines
 
 from msft.cli import main
 from msft.recipe.recipe import load_recipe
@@ -41,7 +42,7 @@ def test_three_lines_make_it_the_users_own(capsys: pytest.CaptureFixture[str]) -
     assert len(yours) == 3
     for name in ("a", "b"):
         rows = ({"prompt": f"{name} {n} is", "completion": f" {n % 3}"} for n in range(30))
-        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(Path(f"{name}.jsonl"), rows)
     model, *datasets = yours
     lines[model] = "model_name_or_path: somebody/model"
     for number, name in zip(datasets, ("a", "b"), strict=True):

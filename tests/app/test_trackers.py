@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import write_lines
 
 from msft.errors import RecipeError
 from msft.observers import trackers as tracker_backends
@@ -135,8 +136,7 @@ def test_samples_are_told_at_the_end(events: list[Event], tmp_path: Path) -> Non
         | {"prompt": "2 + 2 =\nis", "reference": "4", "answer": answer, "worth": answer == "4"}
         for place, answer in ((BASE, "5"), (best, "4"), ("r9-t9", "6"))
     ]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (tmp_path / "samples.jsonl").write_text(text)
+    write_lines(tmp_path / "samples.jsonl", lines)
     tracker = whole(events, tmp_path)
     ((step, told),) = tracker.series("samples/quick")
     assert step == tracker.told[-1][0]

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 import msft
-from msft.app.compare import folders_in, planned, question_of, shared_places, side_by_side
+from msft.app.compare import (
+    grouped_by_rollout,
+    planned,
+    rollout_digest,
+    run_folders_in,
+    shared_folders,
+)
 from msft.app.variants import Variant, variants_of
 from msft.cli import build_parser, main
 from msft.errors import UsageError
@@ -157,7 +163,7 @@ def test_variants_stand_beside_their_methods_in_a_folder(tmp_path: Path) -> None
     names = ["soup-s1", "sft-s1", "soup+of=peaks-s1", "sft+ema_decay=0.9-s1", "sft-s2"]
     for name in (*names, ".shared", "own.method-s1"):
         (tmp_path / name).mkdir()
-    assert [folder.name for folder in folders_in(tmp_path)] == [
+    assert [folder.name for folder in run_folders_in(tmp_path)] == [
         "sft-s1",
         "sft-s2",
         "sft+ema_decay=0.9-s1",
@@ -177,7 +183,7 @@ def test_who_asks_the_same_first_roll_out(recipe: Path) -> None:
     )
     runs = {run.name: run.recipe for run in planned(recipe, [], words, [1, 2], Path("out"))}
     groups: dict[Path, list[str]] = {}
-    for name, place in shared_places(runs, Path("out")).items():
+    for name, place in shared_folders(runs, Path("out")).items():
         groups.setdefault(place, []).append(name)
     plain = ["sft", "soup", "soup+of=peaks,peaks.smooth=1", "sro", "soft_sro"]
     plain += ["soup+compute_budget=1", "soup+mean=pooled"]
@@ -193,10 +199,18 @@ def test_who_asks_the_same_first_roll_out(recipe: Path) -> None:
         "def method(run):\n    run.rollout(run.base, run.mixture, 4)\n"
     )
     assert (
-        question_of(load_recipe(recipe, ["method=four_ticks:method", "method_options={}"])) is None
+        rollout_digest(load_recipe(recipe, ["method=four_ticks:method", "method_options={}"]))
+        is None
     )
 
 
 def test_those_that_share_follow_each_other() -> None:
     places = {"a": Path("x"), "c": Path("x"), "d": Path("y"), "f": Path("y")}
-    assert side_by_side(["a", "b", "c", "d", "e", "f"], places) == ["a", "c", "b", "d", "f", "e"]
+    assert grouped_by_rollout(["a", "b", "c", "d", "e", "f"], places) == [
+        "a",
+        "c",
+        "b",
+        "d",
+        "f",
+        "e",
+    ]

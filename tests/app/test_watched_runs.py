@@ -10,14 +10,14 @@ import pytest
 import yaml
 from rank_processes import in_processes
 from rank_runs import left_by, train
-from toys import rows, write_data
+from toys import read_lines, rows, write_data, write_lines
 
 from mortal import quick_folder
 from msft.cli import main
 from msft.data.corpus import load_corpus
 from msft.engine.model.tokenizers import load_rows
 from msft.errors import DataError
-from msft.integrations.refusals import TAKEN
+from msft.integrations.refusals import TAKEN_KEYS
 from msft.recipe.importer import drafted
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.log import PointEvent, read_log
@@ -178,9 +178,9 @@ def test_rows_that_are_trained_are_not_watched(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leak = data / "leak.jsonl"
-    mine = [json.loads(line) for line in (data / "first.train.jsonl").read_text().splitlines()]
+    mine = read_lines(data / "first.train.jsonl")
     other = [{"prompt": "x?", "completion": "y"}]
-    leak.write_text("".join(json.dumps(row) + "\n" for row in [*other, mine[4], mine[2]]))
+    write_lines(leak, [*other, mine[4], mine[2]])
     datasets = [*WATCHED[:2], {"name": "w", "test": "leak.jsonl"}]
     assert main(["validate", recipe(data, "leak", datasets)]) == 2
     said = capsys.readouterr().err
@@ -360,4 +360,4 @@ def test_other_tools_patience_is_carried_over(
 
 
 def test_a_trainer_takes_patience() -> None:
-    assert "early_stopping_patience" in TAKEN
+    assert "early_stopping_patience" in TAKEN_KEYS

@@ -1,7 +1,7 @@
 """A toy recipe on the tiny model: three sub-datasets of a few rows, quick enough to run often."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +24,16 @@ def rows(name: str, count: int, seed: int = 0) -> list[dict[str, str]]:
     return [{"prompt": f"{name} {w}:", "completion": f" {RULES[name](w)}"} for w in words]
 
 
+def write_lines(path: Path, lines: Iterable[object]) -> None:
+    """A file of JSON lines."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The values of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def write_data(folder: Path, train: int = 48, held_out: int = 16) -> None:
     """Files of every sub-dataset."""
     for name in RULES:
@@ -34,8 +44,7 @@ def write_data(folder: Path, train: int = 48, held_out: int = 16) -> None:
             "test": every[train + held_out :],
         }
         for split, part in splits.items():
-            text = "".join(json.dumps(row) + "\n" for row in part)
-            (folder / f"{name}.{split}.jsonl").write_text(text)
+            write_lines(folder / f"{name}.{split}.jsonl", part)
 
 
 def recipe_of(folder: Path, **keys: Any) -> Recipe:

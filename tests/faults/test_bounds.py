@@ -8,6 +8,7 @@ import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from program import run, toy_recipe
+from toys import read_lines
 
 from msft.data.readers import BYTES_A_ROW, read_rows
 from msft.errors import DataError
@@ -34,7 +35,7 @@ def test_a_small_parquet_file_that_unpacks_to_8_gb_is_refused(tmp_path: Path) ->
 
 def test_parquet_rows_come_in_order_over_many_batches(tmp_path: Path) -> None:
     recipe = toy_recipe(tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "upper.train.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "upper.train.jsonl")
     more = [{"prompt": f"upper x{number}:", "completion": " X"} for number in range(100)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows + more), tmp_path / "u.parquet")
     recipe.write_text(recipe.read_text().replace("upper.train.jsonl", "u.parquet"))

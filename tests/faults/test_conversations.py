@@ -1,12 +1,12 @@
 """Conversations and chat templates that cannot be used: the row is named, and nothing hangs."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from program import Ended, run
+from toys import write_lines
 
 from msft.engine.model.loading import tiny_model
 from msft.engine.model.tokenizers import tiny_tokenizer
@@ -44,8 +44,7 @@ def validated(
     if template is not None:
         (folder / "model" / "chat_template.jinja").write_text(template)
     for split, part in (("train", rows), ("valid", [turns("else", "other")] * 2)):
-        lines = (json.dumps({"messages": row}) + "\n" for row in part)
-        (folder / f"{split}.jsonl").write_text("".join(lines))
+        write_lines(folder / f"{split}.jsonl", ({"messages": row} for row in part))
     (folder / "recipe.yaml").write_text(RECIPE)
     return run("validate", "recipe.yaml", cwd=folder, limit=30, memory=4_000_000_000)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from program import run
 from toy_runs import write_recipe
+from toys import read_lines
 
 from msft.errors import LogError, UsageError
 from msft.report import write_report
@@ -86,7 +87,7 @@ def changed(finished: Path, folder: Path, change: Callable[[Lines], object]) -> 
     """A run folder whose log was changed by somebody who took the checksums away. A last line that
     is wrong is taken for torn, so another one follows."""
     shutil.copytree(finished / "out", folder)
-    lines: Any = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
+    lines: Any = read_lines(folder / "run.jsonl")
     for line in lines:
         del line["crc"]
     change(lines)

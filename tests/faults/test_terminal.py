@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from program import Ended, run, toy_recipe
+from toys import write_lines
 
 from msft.engine.model.loading import tiny_model
 from msft.engine.model.tokenizers import tiny_tokenizer
@@ -87,8 +88,7 @@ def test_rows_and_templates_are_shown_without_escapes(folder: Path, tmp_path: Pa
     for split in ("train", "valid"):
         turns = [("user", f"{split} {ESCAPE}"), ("assistant", f"yes {ESCAPE}")]
         rows = [[{"role": r, "content": f"{text}{n}"} for r, text in turns] for n in range(4)]
-        lines = (json.dumps({"messages": row}) + "\n" for row in rows)
-        (tmp_path / f"{split}.jsonl").write_text("".join(lines))
+        write_lines(tmp_path / f"{split}.jsonl", ({"messages": row} for row in rows))
     data = {"name": "a", "train": "train.jsonl", "validation": "valid.jsonl"}
     recipe = {"model_name_or_path": "model", "method": "sft", "datasets": [data]}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))

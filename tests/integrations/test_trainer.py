@@ -1,7 +1,9 @@
 """Runs inside real trainers: an SFTTrainer with all weights and with an adapter, a plain one."""
 
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -361,3 +363,29 @@ def test_a_trainer_is_told_how_to_watch(tmp_path: Path) -> None:
     only = {"validation": mixture()["add"]["validation"]}
     with pytest.raises(RecipeError, match=r"has no train rows; .* watch=True"):
         train(sft_trainer(tmp_path), {"add": only}, tmp_path / "run", quiet=True)
+
+
+def on_screen(written: str) -> list[str]:
+    """The lines that a terminal shows of a text; a carriage return goes back to column 0."""
+    shown = []
+    for line in written.split("\n"):
+        cells: list[str] = []
+        for part in line.split("\r"):
+            cells[: len(part)] = part
+        shown.append("".join(cells).rstrip())
+    return shown
+
+
+def test_no_bar_of_the_trainer_is_drawn_over_a_line_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    trainer = sft_trainer(tmp_path, disable_tqdm=False, num_train_epochs=1)
+    train(trainer, mixture(), tmp_path / "run", method="sft", metric="nll", evals_per_epoch=1)
+    shown = on_screen(screen.getvalue())
+    assert any("it/s]" in line for line in shown), "there is a bar"
+    assert "stage 0: 1 epoch from the base model on add, mul" in shown
+    begun = ("note: engine over SFTTrainer", "  epoch 1.00, ", "done: all epochs are trained; ")
+    assert [sum(line.startswith(each) for line in shown) for each in begun] == [1, 1, 1]

@@ -24,7 +24,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from msft.engine.model.loading import tiny_model
 from msft.errors import DataError, RecipeError, UsageError
-from msft.integrations.refusals import TAKEN, unused_length
+from msft.integrations.refusals import TAKEN_KEYS, unused_length
 from msft.integrations.rows import corpus_of, notes_of, prepared_rows
 from msft.integrations.trainer import train
 from msft.recipe.dataset import DatasetSpec
@@ -48,26 +48,32 @@ def refusal(trainer: Any, folder: Path, data: Any = None, **keys: Any) -> str:
     return str(said.value)
 
 
-ARGUMENTS = {
-    "packing": (True, "packing is True, but a packed sequence mixes rows"),
-    "eval_packing": (True, "eval_packing is True"),
-    "load_best_model_at_end": (True, "load_best_model_at_end is True"),
-    "auto_find_batch_size": (True, "auto_find_batch_size is True"),
-    "max_steps": (500, "max_steps is 500, but lengths are in epochs"),
-    "fp16": (True, "fp16 is True, but its loss scale"),
-    "deepspeed": ("zero3.json", "DeepSpeed is on"),
-    "lr_scheduler_type": ("linear", 'set lr_scheduler_type="constant" in SFTConfig'),
-    "accelerator_config": (AcceleratorConfig(split_batches=True), "split_batches is True"),
-}
+ARGUMENTS: list[tuple[str, Any, str, str]] = [
+    ("packing", True, "msft", "packing is True, but a packed sequence mixes rows"),
+    ("eval_packing", True, "msft", "eval_packing is True"),
+    ("load_best_model_at_end", True, "msft", "load_best_model_at_end is True"),
+    ("auto_find_batch_size", True, "msft", "auto_find_batch_size is True"),
+    ("max_steps", 500, "msft", "max_steps is 500, but lengths are in epochs"),
+    ("fp16", True, "msft", "fp16 is True, but its loss scale"),
+    ("deepspeed", "zero3.json", "msft", "DeepSpeed is on"),
+    ("lr_scheduler_type", "linear", "msft", 'set lr_scheduler_type="constant" in SFTConfig'),
+    ("lr_scheduler_type", "polynomial", "sft", "expected one of constant,"),
+    ("accelerator_config", AcceleratorConfig(split_batches=True), "msft", "split_batches is True"),
+]
 
 
-@pytest.mark.parametrize("key", ARGUMENTS)
+@pytest.mark.parametrize(("key", "value", "method", "words"), ARGUMENTS)
 def test_an_argument_is_refused_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any, key: str
+    key: str,
+    value: Any,
+    method: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trainer: Any,
 ) -> None:
-    value, words = ARGUMENTS[key]
     monkeypatch.setattr(trainer.args, key, value)
-    assert words in refusal(trainer, tmp_path)
+    assert words in refusal(trainer, tmp_path, method=method)
 
 
 def test_several_things_are_said_at_once(
@@ -82,46 +88,57 @@ def test_several_things_are_said_at_once(
     assert "lr_scheduler_type" not in said  # dynamix does not roll back
 
 
-def test_methods_that_need_losses_of_rows(tmp_path: Path, trainer: Any) -> None:
-    assert "compute_loss of a Trainer gives one number" in refusal(trainer, tmp_path, method="ies")
-
-
-def test_a_course_that_no_recipe_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any
-) -> None:
-    monkeypatch.setattr(trainer.args, "lr_scheduler_type", "polynomial")
-    assert "expected one of constant," in refusal(trainer, tmp_path, method="sft")
-
-
 def _plateau(trainer: Any) -> Any:
     optimizer = torch.optim.SGD(trainer.model.parameters())
     return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
 
 
-PARTS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
-    "_run_epoch": (lambda t: None, "msft", "transformers 5.17 and later have it"),
-    "model_init": (lambda t: print, "msft", "the trainer has a model_init"),
-    "processing_class": (lambda t: None, "msft", "processing_class is NoneType; expected the"),
-    "is_fsdp_enabled": (lambda t: True, "msft", "FSDP is on"),
-    "is_deepspeed_enabled": (lambda t: True, "msft", "DeepSpeed is on"),
-    "lr_scheduler": (_plateau, "sft", "ReduceLROnPlateau, which cannot be set to a step"),
+def _adapted(config: Any) -> Callable[[Any], Any]:
+    """A model with an adapter of peft."""
+    return lambda trainer: get_peft_model(tiny_model(len(TOKENIZER)), config)
+
+
+ADAPTERS = {
+    "PROMPT_TUNING": PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"),
+    "PREFIX_TUNING": PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"),
+    "an activated LoRA": LoraConfig(
+        target_modules="all-linear", alora_invocation_tokens=[5], task_type="CAUSAL_LM"
+    ),
 }
+"""Adapters that would not be scored."""
+PARTS: list[tuple[str, Callable[[Any], Any], str, str]] = [
+    ("_run_epoch", lambda t: None, "msft", "transformers 5.17 and later have it"),
+    ("model_init", lambda t: print, "msft", "the trainer has a model_init"),
+    ("processing_class", lambda t: None, "msft", "processing_class is NoneType; expected the"),
+    ("is_fsdp_enabled", lambda t: True, "msft", "FSDP is on"),
+    ("is_deepspeed_enabled", lambda t: True, "msft", "DeepSpeed is on"),
+    ("lr_scheduler", _plateau, "sft", "ReduceLROnPlateau, which cannot be set to a step"),
+    ("lr_scheduler", _plateau, "msft", "a scheduler of your own"),
+    (
+        "model",
+        lambda t: tiny_model(len(TOKENIZER)).requires_grad_(False),
+        "msft",
+        "every weight of the LlamaForCausalLM is frozen",
+    ),
+    *(
+        ("model", _adapted(config), "msft", f"adapter 'default' is {kind}, which does not work")
+        for kind, config in ADAPTERS.items()
+    ),
+]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("part", "make", "method", "words"), PARTS)
 def test_a_part_of_the_trainer_is_refused_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any, part: str
+    part: str,
+    make: Callable[[Any], Any],
+    method: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trainer: Any,
 ) -> None:
-    make, method, words = PARTS[part]
     monkeypatch.setattr(trainer, part, make(trainer))
     assert words in refusal(trainer, tmp_path, method=method)
-
-
-def test_a_scheduler_of_ones_own_does_not_roll_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any
-) -> None:
-    monkeypatch.setattr(trainer, "lr_scheduler", _plateau(trainer))
-    assert "a scheduler of your own" in refusal(trainer, tmp_path)
 
 
 def test_an_older_trl_that_forgets_its_formatting(
@@ -150,20 +167,22 @@ def test_early_stopping_and_no_trainer_at_all(tmp_path: Path, trainer: Any) -> N
         train("sft", mixture())
 
 
-KEYS: dict[str, tuple[Any, str]] = {
-    "learning_rate": (1e-4, "it is the trainer's: args.learning_rate"),
-    "ema_decay": (0.9, "ema_decay means nothing over a trainer"),
-    "compute_bugdet": (3, "unknown key 'compute_bugdet'; did you mean 'compute_budget'?"),
-    "method_options": ({"patients": 3}, "did you mean 'patience'?"),
-    "peaks": ({"by": "probability"}, "these rows have no choices"),
-    "metric": ("bleu", "metric is 'bleu'; expected accuracy, nll"),
-    "method": ("mfst", "did you mean 'msft'?"),
-}
+KEYS: list[tuple[str, Any, str]] = [
+    ("learning_rate", 1e-4, "it is the trainer's: args.learning_rate"),
+    ("ema_decay", 0.9, "ema_decay means nothing over a trainer"),
+    ("compute_bugdet", 3, "unknown key 'compute_bugdet'; did you mean 'compute_budget'?"),
+    ("method_options", {"patients": 3}, "did you mean 'patience'?"),
+    ("peaks", {"by": "probability"}, "these rows have no choices"),
+    ("metric", "bleu", "metric is 'bleu'; expected accuracy, nll"),
+    ("method", "mfst", "did you mean 'msft'?"),
+    ("method", "ies", "compute_loss of a Trainer gives one number"),
+]
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_a_key_of_the_call_is_refused(tmp_path: Path, trainer: Any, key: str) -> None:
-    value, words = KEYS[key]
+@pytest.mark.parametrize(("key", "value", "words"), KEYS)
+def test_a_key_of_the_call_is_refused(
+    key: str, value: Any, words: str, tmp_path: Path, trainer: Any
+) -> None:
     assert words in refusal(trainer, tmp_path, **{key: value})
 
 
@@ -174,12 +193,12 @@ def test_every_key_of_a_recipe_is_taken_or_refused(tmp_path: Path, trainer: Any)
     for key in [*recipe_keys(), *ALIASES]:
         if key in signature(train).parameters:
             continue
-        if key in TAKEN:
+        if key in TAKEN_KEYS:
             assert f"`{key}`" in taken, key
             assert f"`{key}`" in str(train.__doc__), key
         else:
             assert refusal(trainer, tmp_path, **{key: 1}).startswith(f"{key} "), key
-    assert set(TAKEN) <= set(recipe_keys())
+    assert set(TAKEN_KEYS) <= set(recipe_keys())
     said = refusal(trainer, tmp_path, use_peft=True)
     assert "give the SFTTrainer peft_config=LoraConfig(…)" in said
     assert "BitsAndBytesConfig(load_in_4bit=True)" in refusal(trainer, tmp_path, load_in_4bit=True)
@@ -196,31 +215,6 @@ def test_a_budget_of_rollouts_that_a_method_does_not_have_is_noted() -> None:
         "compute_budget is not used by sft; args.num_train_epochs (3) is"
     ]
     assert not [*unused_length(keys, "msft", 3.0), *unused_length({}, "sft", 3.0)]
-
-
-ADAPTERS = {
-    "PROMPT_TUNING": PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"),
-    "PREFIX_TUNING": PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"),
-    "an activated LoRA": LoraConfig(
-        target_modules="all-linear", alora_invocation_tokens=[5], task_type="CAUSAL_LM"
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", ADAPTERS)
-def test_an_adapter_that_would_not_be_scored_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any, kind: str
-) -> None:
-    adapted = get_peft_model(tiny_model(len(TOKENIZER)), ADAPTERS[kind])
-    monkeypatch.setattr(trainer, "model", adapted)
-    assert f"adapter 'default' is {kind}, which does not work" in refusal(trainer, tmp_path)
-
-
-def test_a_model_with_nothing_to_train_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any
-) -> None:
-    monkeypatch.setattr(trainer, "model", tiny_model(len(TOKENIZER)).requires_grad_(False))
-    assert "every weight of the LlamaForCausalLM is frozen" in refusal(trainer, tmp_path)
 
 
 def dpo_trainer(folder: Path) -> Any:

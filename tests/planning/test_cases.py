@@ -328,6 +328,8 @@ def test_a_name_cannot_move_the_cursor() -> None:
     content["evaluation"] = {"rows": 1, "tokens": 4, "written": 0}
     text = plan_text(content)
     assert "\x1b" not in text
+    first = [line.partition(":")[0] for line in text.splitlines()[1:4]]
+    assert first == ["time", "memory", "disk"], "what decides comes first"
     assert text.count("does NOT fit") == 2
     assert "the moving average 1.00 kB" in text
     assert "time: not known, since it is a test" in text

@@ -430,6 +430,9 @@ def test_the_comparison_as_text(pair_of_runs: list[Path]) -> None:
     assert re.search(r"^mean +\d+\.\d° +\d+\.\d\* +\+\d+\.\d$", text, re.MULTILINE)
     told = " ".join(text.replace("\u00a0", " ").split())
     assert "Validation chose every checkpoint. The reported scores are from test." in told
+    assert " has the best mean on test, " in told[:100], "the headline comes first"
+    assert told.count("Per cent of rows right") == 1, "how to read the cells is said once"
+    assert "flatters" not in told, "a table has the first sentence of its note"
     assert "mSFT has the best mean on test" in told
     assert "2 runs." in told
 

@@ -6,7 +6,6 @@ its runs in a folder of its own. Headroom, grid, compute and practice read logs 
 """
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isnan
@@ -15,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from msft.app.older_folders import groups_by_recipe
-from msft.app.terminal.screen import show, show_paths, width
+from msft.app.terminal.screen import emit, say
 from msft.app.variants import methods_of, model_folder, options_of
 from msft.errors import UsageError
 from msft.planning.admission import refuse_untrainable, refuse_unwritable
@@ -75,7 +74,7 @@ Runner = Callable[[Recipe, Path], History]
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What an analysis found: for a program, and as a table with its notes for a person.
+    """The result of an analysis: `content` for a program, a table and its notes for a person.
 
     name: of its files, and of its figure among those of its runs.
     report_split: the one that its figure and page are of, as its table is.
@@ -140,26 +139,28 @@ def _diverged(
     with_all: History, without: History, excluded: str, forked: int
 ) -> tuple[dict[str, Any], list[tuple[str, ...]], list[str]]:
     """The content for programs, the table, and the notes below it."""
-    moved = changes(with_all, without, excluded)
-    per_epoch = with_all.evals_per_epoch
-    optima = {name: _optima(with_all, without, name, forked) for name in moved}
-    open_ended = [name for name, (_, last) in optima.items() if last]
+    moved, per_epoch = changes(with_all, without, excluded), with_all.evals_per_epoch
+    optima: dict[str, dict[str, float]] = {}
+    open_ended: list[str] = []
+    rows: list[tuple[str, ...]] = [
+        ("sub-dataset", "with all", f"without {cut(excluded, 16)}", "change")
+    ]
+    for name, change in moved.items():
+        peaks = [h.rule.peak(h.curve(len(h.stages) - 1, name)) for h in (with_all, without)]
+        first, second = ((forked + peak) / per_epoch for peak in peaks)
+        optima[name] = {"with_all": first, "without": second, "change": change}
+        rows.append((name, epochs(first), epochs(second), f"{change:+g}"))
+        if peaks[0] == with_all.stages[-1].ticks or peaks[1] == without.stages[-1].ticks:
+            open_ended.append(name)
     content = {
         "seed": with_all.start.seed,
         "excluded": excluded,
         "fork_epochs": forked / per_epoch,
         "branch_epochs": with_all.stages[-1].ticks / per_epoch,
-        "optimal_compute": {
-            name: {"with_all": pair[0], "without": pair[1], "change": moved[name]}
-            for name, (pair, _) in optima.items()
-        },
+        "optimal_compute": optima,
         "mean_absolute_change": mean_shift(moved),
         "still_rising": open_ended,
     }
-    head = ("sub-dataset", "with all", f"without {cut(excluded, 16)}", "change")
-    rows: list[tuple[str, ...]] = [head]
-    for name, (pair, _) in optima.items():
-        rows.append((name, epochs(pair[0]), epochs(pair[1]), f"{moved[name]:+g}"))
     notes = [
         f"{excluded} overfits first; the branches part at epoch {epochs(forked / per_epoch)}. "
         "Optimal compute in epochs from the base model.",
@@ -174,19 +175,6 @@ def _diverged(
             f"only: {', '.join(open_ended)}; raise num_train_epochs"
         )
     return content, rows, notes
-
-
-def _optima(
-    with_all: History, without: History, name: str, forked: int
-) -> tuple[tuple[float, float], bool]:
-    """Optimal compute in both branches, and whether one of them is a branch's end."""
-    found: list[float] = []
-    at_end = False
-    for history in (with_all, without):
-        peak = history.rule.peak(history.curve(len(history.stages) - 1, name))
-        found.append((forked + peak) / history.evals_per_epoch)
-        at_end = at_end or peak == history.stages[-1].ticks
-    return (found[0], found[1]), at_end
 
 
 def budgets(recipe: Recipe, out: Path, run: Runner, values: Sequence[float]) -> Analysis:
@@ -261,8 +249,11 @@ def sizes(
     return Analysis("sizes", {"sizes": found}, rows, notes, folders, recipe.report_split)
 
 
-def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
-    """Trains what is missing, here and now; `say` is told what a person should know."""
+def runner(quiet: bool) -> Runner:
+    """Trains what is missing, here and now."""
+
+    def tell(text: str) -> None:
+        say(text, quiet)
 
     def carry_out(recipe: Recipe, folder: Path) -> History:
         from msft.app.terminal.progress import ShownRun
@@ -272,13 +263,13 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
         files = RunFolder(folder)
         refuse_changed(recipe, files)
         if files.is_finished() and files.report.exists():
-            say(f"{folder} is finished already")
+            tell(f"{folder} is finished already")
             return read_history(folder)
-        say(f"{folder}: {recipe.method} on {recipe.model_name_or_path}")
+        tell(f"{folder}: {recipe.method} on {recipe.model_name_or_path}")
         kept = [spec.name for spec in recipe.datasets if spec.keep]
         shown = [] if quiet else [ShownRun(folder.name, kept)]
         kept_here = replace(recipe, push_to_hub=False)
-        train(kept_here, folder, shown, lambda text: say(f"note: {text}"))
+        train(kept_here, folder, shown, lambda text: tell(f"note: {text}"))
         return read_history(folder)
 
     return carry_out
@@ -326,7 +317,7 @@ def _about(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _gain(result: Mapping[str, Any], straight: Mapping[str, Any]) -> float:
-    """By how much the mean is better; of losses that is lower."""
+    """The gain of a mean over that of SFT; for losses its reduction."""
     gain: float = result["mean"] - straight["mean"]
     return -gain if result["unit"] == "nll" else gain
 
@@ -369,33 +360,37 @@ def shifts(recipes: dict[str, Recipe], out: Path, run: Runner) -> Analysis:
         raise UsageError("; ".join(f"{model}: {why}" for model, why in without.items()))
     moved = {model: each.content["mean_absolute_change"] for model, each in found.items()}
     rows: list[tuple[str, ...]] = [("model", "overfits first", "at epoch", "mean |change|")]
+    notes = [
+        f"mean absolute change {fmean(moved.values()):.2f} epochs over "
+        f"{counted(len(found), 'model')}, {min(moved.values()):.2f} to {max(moved.values()):.2f}"
+    ]
+    if any("selection_split" in each.content for each in found.values()):
+        notes.append(SELECTED_ON_TEST)
+    notes += [f"note: {model} is left out: {why}" for model, why in without.items()]
     for model, each in found.items():
         at = epochs(each.content["fork_epochs"])
         rows.append((model, each.content["excluded"], at, f"{moved[model]:.2f}"))
-    notes = [
-        f"mean absolute change {fmean(moved.values()):.2f} epochs over "
-        f"{counted(len(found), 'model')}, {min(moved.values()):.2f} to {max(moved.values()):.2f}",
-        *(
-            [SELECTED_ON_TEST]
-            if any("selection_split" in e.content for e in found.values())
-            else []
-        ),
-        *(f"note: {model} is left out: {why}" for model, why in without.items()),
-        *(
-            f"note: {model}: still rising at the end of a branch, so their changes are bounds: "
-            + ", ".join(each.content["still_rising"])
-            for model, each in found.items()
-            if each.content["still_rising"]
-        ),
-    ]
-    content = {
-        "models": [{"model": model, **each.content} for model, each in found.items()],
-        "left_out": without,
-        "mean_absolute_change": fmean(moved.values()),
-    }
+        if rising := each.content["still_rising"]:
+            notes.append(
+                f"note: {model}: still rising at the end of a branch, so their changes are bounds: "
+                + ", ".join(rising)
+            )
+    content = {"left_out": without, "mean_absolute_change": fmean(moved.values())}
+    return _of_models("shifts", found, content, rows, notes)
+
+
+def _of_models(
+    name: str,
+    found: Mapping[str, Analysis],
+    content: Mapping[str, Any],
+    rows: list[tuple[str, ...]],
+    notes: list[str],
+) -> Analysis:
+    """The analyses of several models as one."""
+    models = [{"model": model, **each.content} for model, each in found.items()]
     folders = [folder for each in found.values() for folder in each.folders]
-    split = next(iter(recipes.values())).report_split
-    return Analysis("shifts", content, rows, notes, folders, split)
+    split = next(iter(found.values())).report_split
+    return Analysis(name, {"models": models, **content}, rows, notes, folders, split)
 
 
 def budgets_on_models(
@@ -406,39 +401,24 @@ def budgets_on_models(
         model: budgets(recipe, out / model_folder(model), run, values)
         for model, recipe in recipes.items()
     }
-    contents = [each.content for each in found.values()]
-    average = [
-        _mean_of(each, [content["msft"][place] for content in contents], contents)
-        for place, each in enumerate(values)
-    ]
-    head, *_ = next(iter(found.values())).rows
-    rows: list[tuple[str, ...]] = [("model", *head)]
+    first = next(iter(found.values()))
+    rows: list[tuple[str, ...]] = [("model", *first.rows[0])]
     rows += [(model, *row) for model, each in found.items() for row in each.rows[1:]]
-    several = counted(len(found), "model")
-    notes = [*next(iter(found.values())).notes]
-    for each in average:
-        more = "more" if each["flops"] > 0 else "less"
-        notes.append(
-            f"C = {epochs(each['compute_budget'])}, mean over {several}: gain {each['gain']:+.4f}, "
-            f"{si(abs(each['flops']))} FLOPs {more} than SFT"
+    notes, average = [*first.notes], list[dict[str, float]]()
+    contents = [each.content for each in found.values()]
+    for place, budget in enumerate(values):
+        searches = [each["msft"][place] for each in contents]
+        gain = fmean(search["gain"] for search in searches)
+        flops = fmean(
+            search["flops"]["total"] - each["sft"]["flops"]["total"]
+            for search, each in zip(searches, contents, strict=True)
         )
-    models = [{"model": model, **each.content} for model, each in found.items()]
-    folders = [folder for each in found.values() for folder in each.folders]
-    split = next(iter(recipes.values())).report_split
-    content = {"models": models, "mean": average}
-    return Analysis("budgets", content, rows, notes, folders, split)
-
-
-def _mean_of(
-    budget: float, searches: Sequence[Mapping[str, Any]], contents: Sequence[Mapping[str, Any]]
-) -> dict[str, float]:
-    """Gain and FLOPs of one budget beside SFT on the same model, mean over the models."""
-    costs = [
-        search["flops"]["total"] - content["sft"]["flops"]["total"]
-        for search, content in zip(searches, contents, strict=True)
-    ]
-    gain = fmean(search["gain"] for search in searches)
-    return {"compute_budget": budget, "gain": gain, "flops": fmean(costs)}
+        average.append({"compute_budget": budget, "gain": gain, "flops": flops})
+        notes.append(
+            f"C = {epochs(budget)}, mean over {counted(len(found), 'model')}: gain {gain:+.4f}, "
+            f"{si(abs(flops))} FLOPs {'more' if flops > 0 else 'less'} than SFT"
+        )
+    return _of_models("budgets", found, {"mean": average}, rows, notes)
 
 
 def grid(options: argparse.Namespace) -> None:
@@ -460,14 +440,24 @@ def grid(options: argparse.Namespace) -> None:
     files = write_figures([section], out, ("svg", "png"))
     content = [{"title": panel.title, **_panel(kind, panel)} for panel in panels]
     unfinished = [run.label for run in runs if run.history.ended is None]
-    if options.json:
-        found = {"grid": kind, "panels": content, "unfinished": unfinished}
-        found |= {"folder": str(out), "files": [str(each) for each in files]}
-        print(json.dumps(found, indent=2, ensure_ascii=False))
-        return
+    found = {"grid": kind, "panels": content, "unfinished": unfinished, **_written(out, files)}
     notes = [f"not finished, and so left out: {listed(unfinished)}"] if unfinished else []
-    show("\n".join([*table(_panel_rows(kind, content), width()), "", *notes, section.text]))
-    show_paths(*files)
+    _emit(options, found, _panel_rows(kind, content), [*notes, section.text], files)
+
+
+def _emit(
+    options: argparse.Namespace,
+    content: Mapping[str, Any],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    paths: Sequence[Path] = (),
+) -> None:
+    """Print the content for a program, or the table and its notes for a person."""
+    emit(options, content, lambda width: "\n".join([*table(rows, width), "", *notes]), paths)
+
+
+def _written(out: Path, files: Sequence[Path]) -> dict[str, Any]:
+    return {"folder": str(out), "files": [str(each) for each in files]}
 
 
 def _runs_below(folder: Path) -> list[Path]:
@@ -484,7 +474,7 @@ def _runs_below(folder: Path) -> list[Path]:
 
 
 def _panel(kind: str, panel: RunPanel) -> dict[str, Any]:
-    """What a panel says, for a program."""
+    """The numbers of a panel, for a program."""
     run = panel.run
     history = run.history
     searches = run.method == "msft"
@@ -520,7 +510,7 @@ def _panel(kind: str, panel: RunPanel) -> dict[str, Any]:
 
 
 def _panel_rows(kind: str, panels: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """What panels say, for a person."""
+    """A table of the panels' numbers, for a person."""
     rows: list[tuple[str, ...]]
     if kind == "peaks":
         rows = [("run", "first peak", "last peak", "peak of the mean")]
@@ -545,17 +535,15 @@ def _panel_rows(kind: str, panels: Sequence[dict[str, Any]]) -> list[tuple[str, 
 
 
 def headroom(options: argparse.Namespace) -> None:
-    """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
+    """The gain if each sub-dataset stopped at its own peak, from the logs of a run alone."""
     from msft.report.headroom import headroom_content, headroom_of, headroom_text
 
     folder = Path(options.folder)
     _refuse_no_run(folder)
     history = read_history(folder)
     found = headroom_of(history, verdicts_of(folder), row_tokens_of(folder))
-    if options.json:
-        print(json.dumps(headroom_content(history, found), indent=2, ensure_ascii=False))
-    else:
-        show(headroom_text(history, found, width()))
+    content = headroom_content(history, found)
+    emit(options, content, lambda width: headroom_text(history, found, width))
 
 
 def compute(options: argparse.Namespace) -> None:
@@ -574,22 +562,22 @@ def compute(options: argparse.Namespace) -> None:
     path = out / "compute.json"
     files = [path, *write_figures([section], out, ("svg", "png"))]
     write_json(path, content)
-    if options.json:
-        found = {**content, "folder": str(out), "files": [str(each) for each in files]}
-        print(json.dumps(found, indent=2, ensure_ascii=False))
-        return
-    show("\n".join([*table(_rows(factors), width()), "", *_notes(), section.text]))
-    show_paths(*files)
+    computed = listed([f"{stage} of {m.name.split()[-1]}" for m in OLMO_2 for stage in m.tokens])
+    notes = [
+        f"FLOPs of training. Computed from the tokens that the paper states: {computed}; ° as "
+        "printed there.",
+        "The paper prints post / (pre + mid) as Post / Total. Sums of printed cells may differ in "
+        "the last digit.",
+        section.text,
+    ]
+    _emit(options, {**content, **_written(out, files)}, _rows(factors), notes, files)
 
 
 def homogeneous(options: argparse.Namespace) -> None:
     """The paper's table of how other teams train: the same epochs for every sub-dataset."""
-    if options.json:
-        print(json.dumps({"teams": [asdict(each) for each in TEAMS]}, indent=2))
-        return
     rows = [("model", "type", "epochs")]
     rows += [(each.model, each.type, each.epochs_in_words) for each in TEAMS]
-    show("\n".join([*table(rows, width()), "", TEAMS_NOTE]))
+    _emit(options, {"teams": [asdict(each) for each in TEAMS]}, rows, [TEAMS_NOTE])
 
 
 WITHOUT_RUNS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -598,11 +586,11 @@ WITHOUT_RUNS: dict[str, Callable[[argparse.Namespace], None]] = {
     "grid": grid,
     "homogeneous": homogeneous,
 }
-"""The analyses that train nothing; each prints what it found."""
+"""The analyses that train nothing; each prints its result."""
 
 
 def factors_of(folders: Sequence[Path]) -> dict[str, float]:
-    """How many times the FLOPs of SFT each other method cost, in the largest mixture with both."""
+    """FLOPs of each other method over those of SFT, in the largest mixture that has both."""
     for folder in folders:
         _refuse_no_run(folder)
     comparisons = comparisons_of([run for run in compared_runs(folders) if run.history.ended])
@@ -661,13 +649,3 @@ def _rows(factors: dict[str, float]) -> list[tuple[str, ...]]:
     for name, values in shares.items():
         rows.append((name, *(f"{100 * value:.3g} % " for value in values)))
     return rows
-
-
-def _notes() -> list[str]:
-    computed = listed([f"{stage} of {m.name.split()[-1]}" for m in OLMO_2 for stage in m.tokens])
-    return [
-        f"FLOPs of training. Computed from the tokens that the paper states: {computed}; ° as "
-        "printed there.",
-        "The paper prints post / (pre + mid) as Post / Total. Sums of printed cells may differ in "
-        "the last digit.",
-    ]

@@ -275,7 +275,6 @@ class Choice:
 def train_audited(
     recipe: Recipe,
     out: Path | str | None = None,
-    rounds: int = ROUNDS,
     shown: Callable[[str, Recipe], Sequence[Observer]] = lambda what, recipe: (),
     say: Callable[[str], None] = lambda text: None,
     notice: Notice = lambda text: None,
@@ -291,7 +290,7 @@ def train_audited(
         ranks, recipe = meet(lambda: recipe)
     folder = run_folder(recipe, out).path
     all_or_fail(ranks, "folder", lambda: refuse_taken(folder))
-    audited = audit(recipe, folder / AUDIT, rounds, shown(AUDIT, recipe), notice, ranks=ranks)
+    audited = audit(recipe, folder / AUDIT, ROUNDS, shown(AUDIT, recipe), notice, ranks=ranks)
     lines = from_rank0(ranks, "suspects", lambda: lines_in(audited.suspects))
     recipes = {ALL: replace(recipe, push_to_hub=False)}
     if lines:
@@ -331,7 +330,7 @@ def refuse_taken(folder: Path) -> None:
 
 
 def lines_in(suspects: Path) -> int:
-    """How many rows a file names; a person may have deleted some."""
+    """The number of rows in a file of suspects; a person may have deleted some."""
     return sum(bool(line.strip()) for line in read_text(suspects).split("\n"))
 
 

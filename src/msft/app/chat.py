@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from msft.engine.model.loading import LoadedModel
 
 RESULT, BASE_MODEL, MODEL = "result", "base", "model"
-"""Who answers: a result and its base, or a model that has none."""
+"""The parts of a model in a conversation: a result and its base, or a model without one."""
 _TURN = re.compile(r"(system|user|assistant|tool): ")
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How the models are asked.
+class ChatOptions:
+    """Options of a conversation.
 
-    plain: without the chat template; what is typed is the prompt.
+    plain: without the chat template; a typed text is the whole prompt.
     temperature: 0 takes the likeliest token each time.
     """
 
@@ -54,10 +54,10 @@ class Manner:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """The models that a name stands for.
+class ModelNames:
+    """The models that a name on the command line stands for.
 
-    model: what is loaded. base: None where there is none, or it is not wanted.
+    model: name or path of the model to load. base: that of its base; None: the model talks alone.
     run: the folder of the run that made the model.
     trust: the recipe of the run trusts the code of its model.
     """
@@ -69,20 +69,20 @@ class Named:
     notes: tuple[str, ...] = ()
 
 
-def models_named(name: str, with_base: bool = True, trust: bool = False) -> Named:
+def resolved_names(name: str, with_base: bool = True, trust: bool = False) -> ModelNames:
     """The model of a run folder, of its `best/`, or of anything that `msft eval` takes."""
     path = Path(name)
     if not path.is_dir():
-        return Named(name, trust=trust)
+        return ModelNames(name, trust=trust)
     refuse_audit(path)
     path = _chosen(path if path.name else path.resolve())
     run = RunFolder(path.parent if path.name == "best" else path)
     if run.log.exists() and not run.is_audit():
         return _of_run(run, with_base, trust)
     if is_adapter(name):
-        return Named(name, base_of(name) if with_base else None, trust=trust)
+        return ModelNames(name, base_of(name) if with_base else None, trust=trust)
     _refuse_several(path)
-    return Named(name, trust=trust)
+    return ModelNames(name, trust=trust)
 
 
 def _chosen(folder: Path) -> Path:
@@ -111,7 +111,7 @@ def _refuse_several(folder: Path) -> None:
         )
 
 
-def _of_run(run: RunFolder, with_base: bool, trust: bool) -> Named:
+def _of_run(run: RunFolder, with_base: bool, trust: bool) -> ModelNames:
     """The best model of a run so far, and the base that the run began with."""
     notes, recipe, finished = list[str](), None, False
     with suppress(RecipeError, OSError):
@@ -126,13 +126,13 @@ def _of_run(run: RunFolder, with_base: bool, trust: bool) -> Named:
     if not finished:
         notes.append(f"the run in {run.path} is not finished; this is its best model so far")
     if not with_base:
-        return Named(best, None, run.path, trust, tuple(notes))
+        return ModelNames(best, None, run.path, trust, tuple(notes))
     if base is None:
         notes.append(f"{run.recipe} cannot be read, so the base is not known; give it to --base")
     elif _checkpoint(run.best) == BASE:
         notes.append("the result of this run is the base model itself, so one model answers")
         base = None
-    return Named(best, base, run.path, trust, tuple(notes))
+    return ModelNames(best, base, run.path, trust, tuple(notes))
 
 
 def _base_of_run(run: RunFolder, recipe: Recipe | None) -> str | None:
@@ -157,7 +157,7 @@ def _no_model(run: RunFolder, finished: bool, base: str | None) -> str:
 
 
 def _checkpoint(folder: Path) -> str | None:
-    """Which checkpoint a `best/` has; None where that is not known."""
+    """The id of the checkpoint in a `best/`; None where its manifest is missing or damaged."""
     with suppress(*DAMAGED):
         found = json.loads(read_text(folder / MANIFEST))["checkpoint"]
         return str(found)
@@ -165,13 +165,13 @@ def _checkpoint(folder: Path) -> str | None:
 
 
 @dataclass(slots=True)
-class Voice:
-    """A model that answers.
+class ChatModel:
+    """A loaded model, and its conversation.
 
     who: the result, its base, or a model by itself.
-    loaded: with the tokenizer that it is asked with.
-    context: how many tokens it has places for; None: it does not say.
-    turns: what was said so far, under a chat template.
+    loaded: the model, with the tokenizer of its prompts.
+    context: the most tokens that the model takes; None: its config has no limit.
+    turns: the messages so far, under a chat template.
     """
 
     who: str
@@ -187,10 +187,10 @@ class Voice:
 
 
 @dataclass(slots=True)
-class Speech:
+class ChatAnswer:
     """An answer that comes token by token."""
 
-    voice: Voice
+    model: ChatModel
     stream: "AnswerStream"
     _decoded: Callable[[list[int]], str]
 
@@ -207,8 +207,8 @@ class Speech:
 
     def content(self) -> dict[str, Any]:
         return {
-            "of": self.voice.who,
-            "model": self.voice.name,
+            "of": self.model.who,
+            "model": self.model.name,
             "text": self.text,
             "tokens": len(self.stream.tokens),
             "ended_by": self.stream.ended_by,
@@ -218,31 +218,31 @@ class Speech:
 class Chat:
     """The models, and the conversation that each of them has had.
 
-    under_template: what is typed is a turn of a conversation, not a prompt of its own.
+    under_template: a typed text is a turn of a conversation, not a prompt of its own.
     """
 
-    def __init__(self, voices: list[Voice], manner: Manner) -> None:
-        self.voices = voices
-        self.manner = manner
-        self.under_template = voices[0].has_template and not manner.plain
+    def __init__(self, models: list[ChatModel], options: ChatOptions) -> None:
+        self.models = models
+        self.options = options
+        self.under_template = models[0].has_template and not options.plain
         self._asked = 0
-        without = [voice.name for voice in voices if not voice.has_template]
-        if manner.system is not None and (manner.plain or without):
-            why = "--plain leaves it out" if manner.plain else f"{without[0]} has none"
+        without = [model.name for model in models if not model.has_template]
+        if options.system is not None and (options.plain or without):
+            why = "--plain leaves it out" if options.plain else f"{without[0]} has none"
             raise UsageError(
                 f"--system goes with a chat template, but {why}; put the text before your prompt"
             )
         self.forget()
-        for voice in voices:  # a template that refuses the system prompt says so now
-            self._prompt(voice, "?")
+        for model in models:  # a template that refuses the system prompt says so now
+            self._prompt(model, "?")
 
     def forget(self) -> None:
         """Begin a new conversation."""
-        system = self.manner.system
-        for voice in self.voices:
-            voice.turns = [] if system is None else [Message("system", system)]
+        system = self.options.system
+        for model in self.models:
+            model.turns = [] if system is None else [Message("system", system)]
 
-    def ask(self, text: str) -> list[Speech]:
+    def ask(self, text: str) -> list[ChatAnswer]:
         """Begin an answer of each model. A question that has no place is refused by all of them."""
         from msft.engine.decode.stream import AnswerStream
         from msft.scoring.evaluation import texts_of
@@ -251,30 +251,30 @@ class Chat:
             text.encode()
         except UnicodeEncodeError:
             raise UsageError("the prompt is no text: its bytes are not UTF-8") from None
-        asked = [(voice, self._prompt(voice, text)) for voice in self.voices]
-        limits = [self._limit(voice, len(prompt)) for voice, prompt in asked]
-        how = (self.manner.temperature, self.manner.seed + self._asked)
+        asked = [(model, self._prompt(model, text)) for model in self.models]
+        limits = [self._limit(model, len(prompt)) for model, prompt in asked]
+        how = (self.options.temperature, self.options.seed + self._asked)
         self._asked += 1
         return [
-            Speech(
-                voice,
-                AnswerStream(voice.loaded.model, voice.ends, prompt, most, *how),
-                texts_of(voice.loaded.tokenizer),
+            ChatAnswer(
+                model,
+                AnswerStream(model.loaded.model, model.ends, prompt, most, *how),
+                texts_of(model.loaded.tokenizer),
             )
-            for (voice, prompt), most in zip(asked, limits, strict=True)
+            for (model, prompt), most in zip(asked, limits, strict=True)
         ]
 
-    def keep(self, text: str, speeches: list[Speech]) -> None:
+    def keep(self, text: str, answers: list[ChatAnswer]) -> None:
         """Let the conversations go on with this question and these answers."""
-        for each in speeches:
-            each.voice.turns += [Message("user", text), Message("assistant", each.text)]
+        for each in answers:
+            each.model.turns += [Message("user", text), Message("assistant", each.text)]
 
-    def _prompt(self, voice: Voice, text: str) -> list[int]:
+    def _prompt(self, model: ChatModel, text: str) -> list[int]:
         """The tokens of a question, as those of a row."""
-        tokenizer = voice.loaded.tokenizer
-        if self.manner.plain or not voice.has_template:
+        tokenizer = model.loaded.tokenizer
+        if self.options.plain or not model.has_template:
             return encoded_prompts([Example(text, "")], tokenizer)[0]
-        turns = [*voice.turns, Message("user", text)]
+        turns = [*model.turns, Message("user", text)]
         try:
             whole = templated(tokenizer, turns, True, "this conversation")
         except DataError as error:
@@ -285,9 +285,9 @@ class Chat:
         found: list[int] = tokenizer.encode(whole, add_special_tokens=False)
         return found
 
-    def _limit(self, voice: Voice, prompt: int) -> int:
+    def _limit(self, model: ChatModel, prompt: int) -> int:
         """The most tokens of an answer."""
-        most, places = self.manner.max_new_tokens, voice.context
+        most, places = self.options.max_new_tokens, model.context
         if prompt == 0:
             raise UsageError("the prompt has no token; expected a text")
         if places is not None and prompt >= places:
@@ -299,14 +299,14 @@ class Chat:
 
 
 def load_chat(
-    named: Named, beside: str | None, manner: Manner, notice: Callable[[str], None]
+    named: ModelNames, beside: str | None, options: ChatOptions, notice: Callable[[str], None]
 ) -> Chat:
     """Load what a name stands for.
 
     beside: a model of the user's choice, in place of the base that is known.
     """
     trust = named.trust
-    other = None if beside is None else models_named(beside, with_base=False, trust=trust).model
+    other = None if beside is None else resolved_names(beside, with_base=False, trust=trust).model
     base = other or named.base
     tokenizer = load_tokenizer(named.model, trust)
     context = load_context(named.model, trust)
@@ -316,22 +316,22 @@ def load_chat(
     _refuse_no_memory([named.model, *([base] if base else [])], trust)
     for note in named.notes:
         notice(note)
-    if not manner.plain and tokenizer.chat_template and named.run is not None:
+    if not options.plain and tokenizer.chat_template and named.run is not None:
         _note_plain_rows(RunFolder(named.run), notice)
     recorded: BaseRecord = {}
     if named.run is not None and other is None and not is_adapter(named.model):
         recorded = read_base(RunFolder(named.run).environment) or {}
     hashing = BaseHashing(base, recorded) if base is not None and recorded else None
     alone = base is None and named.run is None
-    voices = [_voice(MODEL if alone else RESULT, named.model, trust, tokenizer, context)]
+    models = [_loaded(MODEL if alone else RESULT, named.model, trust, tokenizer, context)]
     if base is not None:
-        voices.append(_voice(BASE_MODEL, base, trust, *theirs))
+        models.append(_loaded(BASE_MODEL, base, trust, *theirs))
     if hashing is not None and (changed := changed_files(recorded, hashing.record())):
         notice(f"the base is not the one that the run began with: {'; '.join(changed)}")
-    return Chat(voices, manner)
+    return Chat(models, options)
 
 
-def _voice(who: str, name: str, trust: bool, tokenizer: Any, context: int | None) -> Voice:
+def _loaded(who: str, name: str, trust: bool, tokenizer: Any, context: int | None) -> ChatModel:
     """A model: on a GPU in the numbers that it was published in, on a CPU in fp32."""
     import torch
 
@@ -344,7 +344,7 @@ def _voice(who: str, name: str, trust: bool, tokenizer: Any, context: int | None
     if device.type == "cuda":
         loaded = replace(loaded, model=loaded.model.to(loaded.export_dtype).to(device))
     loaded.model.eval()
-    return Voice(who, name, loaded, ends, context)
+    return ChatModel(who, name, loaded, ends, context)
 
 
 def _refuse_no_memory(names: list[str], trust: bool) -> None:

@@ -1,4 +1,5 @@
-"""What each command does. Heavy imports stay inside, after all that is refused without them."""
+"""One function a command: it reads the options, calls the work, prints the result. Imports that
+take long stand in the functions, behind all that can be refused without them."""
 
 import argparse
 import json
@@ -9,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft import process
-from msft.app.compare import print_missing, refuse_useless
-from msft.app.terminal.screen import say, show, show_path, show_paths, unguarded, width
+from msft.app.terminal.screen import emit, print_json, say, show, show_path, show_paths, width
 from msft.errors import LogError, UsageError
 from msft.planning.admission import refuse_places, refuse_unwritable
 from msft.run.folder import RunFolder, read_history, write_json
 
 if TYPE_CHECKING:
     from msft.observers.observer import Observer
+    from msft.planning.admission import Notice
+    from msft.ranks import Ranks
     from msft.recipe.recipe import Recipe
 
 
@@ -42,12 +44,23 @@ def noting(options: argparse.Namespace) -> Callable[[str], None]:
 
 
 def stdout_to_stderr(json_only: bool) -> AbstractContextManager[Any]:
-    """With --json, what is printed on the way goes to stderr."""
+    """With --json, everything printed before the document goes to stderr."""
     return redirect_stdout(sys.stderr) if json_only else nullcontext()
 
 
-def print_json(content: dict[str, Any]) -> None:
-    print(json.dumps(content, indent=2, ensure_ascii=False), file=unguarded(sys.stdout))
+def _met(options: argparse.Namespace) -> "tuple[Ranks, Recipe, Notice]":
+    """The processes of a run, its recipe, and who is told notes; those of the recipe are told. Only
+    rank 0 prints."""
+    from msft.recipe.recipe import load_recipe
+    from msft.training import meet
+
+    file, overrides = options.recipe, overrides_of(options)
+    options.quiet = options.quiet or process.rank() > 0
+    tell = noting(options)
+    ranks, recipe = meet(lambda: load_recipe(file, overrides))
+    for note in recipe.notes:
+        tell(note)
+    return ranks, recipe, tell
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -59,14 +72,12 @@ def demo(options: argparse.Namespace) -> None:
 
 def init(options: argparse.Namespace) -> None:
     """Write a commented recipe and example rows, or a recipe from another tool's config."""
+    from msft.app.starter import write_import, write_starter
+
     if options.source is not None:
-        from msft.app.starter import write_import
-
         show(write_import(Path(options.source), Path(options.file)))
-        return
-    from msft.app.starter import write_starter
-
-    show(write_starter(Path(options.file)))
+    else:
+        show(write_starter(Path(options.file)))
 
 
 def validate(options: argparse.Namespace) -> None:
@@ -90,30 +101,19 @@ def validate(options: argparse.Namespace) -> None:
 
 def plan(options: argparse.Namespace) -> None:
     """What a run will cost, or those of a comparison, before any training."""
-    from msft.planning.admission import refuse_absent, refuse_no_packages, run_folder
-
     if options.side_by_side is not None:
         _plan_side_by_side(options)
         return
     for name in ("methods", "seeds", "models"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name} goes with --side-by-side; one run has those of its recipe")
-    recipe = recipe_of(options)
-    out = run_folder(recipe, options.out).path
-    refuse_unwritable(out)
-    refuse_no_packages(recipe)
-    refuse_absent(recipe, recipe.model())
+    from msft.app.interface import plan
     from msft.app.terminal.plan import plan_text
-    from msft.planning.calibration import SECONDS
-    from msft.planning.forecast import forecast
 
+    recipe, calibrate = recipe_of(options), not options.no_calibration
     with stdout_to_stderr(options.json):
-        trial = 0 if options.no_calibration else SECONDS
-        content = forecast(recipe, out, trial, options.devices)
-    if options.json:
-        print_json(content)
-    else:
-        show(plan_text(content, width()))
+        content = plan(recipe, options.out, calibrate=calibrate, devices=options.devices)
+    emit(options, content, lambda width: plan_text(content, width))
 
 
 def _plan_side_by_side(options: argparse.Namespace) -> None:
@@ -135,40 +135,34 @@ def _plan_side_by_side(options: argparse.Namespace) -> None:
     with stdout_to_stderr(options.json):
         trial = 0 if options.no_calibration else SECONDS
         content = side_by_side(recipes, options.side_by_side, trial)
-    if options.json:
-        print_json(content)
-    else:
-        show(side_by_side_text(content, width()))
+    emit(options, content, lambda width: side_by_side_text(content, width))
 
 
 def audit(options: argparse.Namespace) -> None:
     """Find the sub-datasets and rows that spoil the model, or go on with it."""
     from msft.app.audit import audit
-    from msft.app.terminal.audit import audit_text
     from msft.app.terminal.progress import ShownAudit
-    from msft.recipe.recipe import load_recipe
-    from msft.report.audit_page import read_audit
-    from msft.training import meet
 
-    file, overrides = options.recipe, overrides_of(options)
-    options.quiet = options.quiet or process.rank() > 0  # rank 0 speaks
-    tell = noting(options)
     with stdout_to_stderr(options.json):
-        ranks, recipe = meet(lambda: load_recipe(file, overrides))
-        for note in recipe.notes:
-            tell(note)
+        ranks, recipe, tell = _met(options)
         shown = [] if options.quiet else [ShownAudit()]
         found = audit(recipe, options.out, options.rounds, shown, tell, ranks=ranks)
     if ranks.rank:
         return
-    folder = RunFolder(found.folder)
     if options.json:
         print_json({**found.content, "folder": str(found.folder)})
         return
     if found.was_finished:
         show(f"{found.folder} is finished already; this is its result")
-    show(audit_text(read_audit(found.folder), found.folder, width()))
-    show_path("report", folder.report)
+    _show_audit(found.folder)
+    show_path("report", RunFolder(found.folder).report)
+
+
+def _show_audit(folder: Path) -> None:
+    from msft.app.terminal.audit import audit_text
+    from msft.report.audit_page import read_audit
+
+    show(audit_text(read_audit(folder), folder, width()))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -182,16 +176,8 @@ def train(options: argparse.Namespace) -> None:
 def _train_audited(options: argparse.Namespace) -> None:
     from msft.app.audit import train_audited
     from msft.app.interface import shown_run
-    from msft.app.terminal.audit import audit_text
     from msft.app.terminal.progress import ShownAudit
     from msft.app.terminal.results import choice_text
-    from msft.recipe.recipe import load_recipe
-    from msft.report.audit_page import read_audit
-    from msft.training import meet
-
-    file, overrides = options.recipe, overrides_of(options)
-    options.quiet = options.quiet or process.rank() > 0  # rank 0 speaks
-    tell = noting(options)
 
     def shown(what: str, recipe: "Recipe") -> "list[Observer]":
         if options.quiet:
@@ -199,9 +185,7 @@ def _train_audited(options: argparse.Namespace) -> None:
         return [ShownAudit()] if what == "audit" else [shown_run(recipe, None)]
 
     with stdout_to_stderr(options.json):
-        ranks, recipe = meet(lambda: load_recipe(file, overrides))
-        for note in recipe.notes:
-            tell(note)
+        ranks, recipe, tell = _met(options)
         speak = (lambda text: None) if options.quiet else say
         found = train_audited(recipe, options.out, shown=shown, say=speak, notice=tell, ranks=ranks)
     if ranks.rank:
@@ -209,11 +193,11 @@ def _train_audited(options: argparse.Namespace) -> None:
     if options.json:
         print_json({**found.content, "folder": str(found.best.parent), "model": str(found.best)})
         return
-    show(audit_text(read_audit(found.audit.folder), found.audit.folder, width()))
+    _show_audit(found.audit.folder)
     show(choice_text(found.content, width()))
     show_path("model", found.best)
-    for what in found.runs:
-        show_path("report", found.runs[what].folder / "report.html")
+    for run in found.runs.values():
+        show_path("report", run.folder / "report.html")
 
 
 def replay(options: argparse.Namespace) -> None:
@@ -224,16 +208,10 @@ def replay(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
     from msft.app.interface import shown_run
     from msft.app.terminal.results import result_text
-    from msft.recipe.recipe import load_recipe
-    from msft.training import meet, train
+    from msft.training import train
 
-    file, overrides = options.recipe, overrides_of(options)
-    options.quiet = options.quiet or process.rank() > 0  # rank 0 speaks
-    tell = noting(options)
     with stdout_to_stderr(options.json):
-        ranks, recipe = meet(lambda: load_recipe(file, overrides))
-        for note in recipe.notes:
-            tell(note)
+        ranks, recipe, tell = _met(options)
         shown = [] if options.quiet else [shown_run(recipe, schedule)]
         shared = getattr(options, "shared", None)  # `msft replay` has none
         result = train(recipe, out, shown, tell, schedule, shared=shared, ranks=ranks)
@@ -279,35 +257,48 @@ def evaluate(options: argparse.Namespace) -> None:
         with Path(options.answers).open("w", encoding="utf-8") as file:
             for line in found.lines():
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    if options.json:
-        print_json(found.content)
-    else:
-        show(found.text(width()))
+    emit(options, found.content, found.text)
 
 
 def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
-    from msft.app.compare import compare
+    from msft.app.compare import compare, missing_commands, planned
+    from msft.app.jobs import shell_command
 
-    refuse_useless(options)
-    asked: dict[str, Any] = {
-        "methods": options.methods,
-        "seeds": options.seeds,
-        "models": options.models,
-        "overrides": overrides_of(options),
-        "say": lambda text: say(text, options.quiet),
-    }
+    idle = "--list" if options.list else "--no-run" if options.no_run else None
+    useless = "--devices" if options.devices else "--figures" if options.figures else None
+    if idle and useless and (options.list or options.devices):
+        raise UsageError(
+            f"{idle} starts nothing, so {useless} has no effect; leave one of them out"
+        )
+    overrides, out = overrides_of(options), Path(options.out)
+
+    def tell(text: str) -> None:
+        say(text, options.quiet)
+
     if options.list:
-        print_missing(options.recipe, options.out, asked, options.json)
+        with redirect_stdout(sys.stderr):
+            named = (options.methods, options.seeds, out, options.models)
+            runs = planned(Path(options.recipe), overrides, *named)
+            missing = missing_commands(runs, out, tell)
+        if options.json:
+            print_json({"commands": missing})
+            return
+        for command in missing.values():
+            print(shell_command(command))
         return
     content = compare(
         options.recipe,
-        options.out,
-        **asked,
+        out,
+        methods=options.methods,
+        seeds=options.seeds,
+        models=options.models,
+        overrides=overrides,
         figures=options.figures,
         run=not options.no_run,
         devices=options.devices,
-        quiet=options.quiet or options.json,  # what the runs print goes to files then
+        quiet=options.quiet or options.json,  # the output of the runs goes to files then
+        say=tell,
         shown=not options.json,
     )
     if options.json:
@@ -340,7 +331,8 @@ def report(options: argparse.Namespace) -> None:
     if len(folders) > 1:
         refuse_mixed_selection(compared_runs(folders))
     for folder in audits:
-        _show_audit(folder)
+        if RunFolder(folder).audit.is_file():  # the audit has ended
+            _show_audit(folder)
     for folder in folders:
         show_paths(write_report(folder))
     if len(folders) > 1:
@@ -349,15 +341,6 @@ def report(options: argparse.Namespace) -> None:
         from msft.report.comparison_page import write_all_figures
 
         show_paths(*dict.fromkeys(path.parent for path in write_all_figures(folders, formats)))
-
-
-def _show_audit(folder: Path) -> None:
-    """What an audit found, if it has ended."""
-    if RunFolder(folder).audit.is_file():
-        from msft.app.terminal.audit import audit_text
-        from msft.report.audit_page import read_audit
-
-        show(audit_text(read_audit(folder), folder, width()))
 
 
 def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
@@ -389,7 +372,7 @@ def merge(options: argparse.Namespace) -> None:
 
 def chat(options: argparse.Namespace) -> None:
     """Ask a result, and its base beside it."""
-    from msft.app.chat import Manner, load_chat, models_named
+    from msft.app.chat import ChatOptions, load_chat, resolved_names
 
     prompt = options.prompt
     if prompt is None and (sys.stdin is None or not sys.stdin.isatty()):
@@ -404,35 +387,34 @@ def chat(options: argparse.Namespace) -> None:
             "the prompt is empty; expected a text in --prompt or on stdin (on a terminal, leave "
             "--prompt out to talk)"
         )
-    manner = Manner(
+    how = ChatOptions(
         options.system, options.plain, options.max_new_tokens, options.temperature, options.seed
     )
     asks_base = not options.no_base and options.base is None
-    named = models_named(options.model, asks_base, options.trust_remote_code)
+    named = resolved_names(options.model, asks_base, options.trust_remote_code)
     with stdout_to_stderr(True):
-        loaded = load_chat(named, options.base, manner, lambda text: say(f"note: {text}"))
+        loaded = load_chat(named, options.base, how, lambda text: say(f"note: {text}"))
     from msft.app.terminal.chat import answer, answers_content, converse
 
     if prompt is None:
         converse(loaded)
         return
-    speeches = loaded.ask(prompt)
+    answers = loaded.ask(prompt)
     if not options.json:
-        answer(speeches)
+        answer(answers)
         return
-    for each in speeches:
+    for each in answers:
         each.finish()
-    print_json(answers_content(loaded, prompt, speeches))
+    print_json(answers_content(loaded, prompt, answers))
 
 
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
     from msft.app import analyses
-    from msft.app.analyses import WITHOUT_RUNS, budgets_on_models, shifts, with_models
     from msft.app.variants import models_named
 
-    if options.analysis in WITHOUT_RUNS:
-        WITHOUT_RUNS[options.analysis](options)
+    if options.analysis in analyses.WITHOUT_RUNS:
+        analyses.WITHOUT_RUNS[options.analysis](options)
         return
     recipe = recipe_of(options)
     out = Path(options.out or f"runs/{options.analysis}")
@@ -440,26 +422,23 @@ def analyze(options: argparse.Namespace) -> None:
     with stdout_to_stderr(options.json):
         for note in recipe.notes:
             say(f"note: {note}", options.quiet)
-        run = analyses.runner(options.quiet, lambda text: say(text, options.quiet))
+        run = analyses.runner(options.quiet)
         models = models_named(getattr(options, "models", None))
-        recipes = with_models(recipe, models)
+        recipes = analyses.with_models(recipe, models)
         match options.analysis:
             case "divergence" if models:
-                found = shifts(recipes, out, run)
+                found = analyses.shifts(recipes, out, run)
             case "divergence":
                 found = analyses.divergence(recipe, out, run)
             case "budget" if models:
-                found = budgets_on_models(recipes, out, run, options.budgets)
+                found = analyses.budgets_on_models(recipes, out, run, options.budgets)
             case "budget":
                 found = analyses.budgets(recipe, out, run, options.budgets)
             case _:
                 found = analyses.sizes(recipe, out, run, options.sizes, options.methods)
         paths = found.write(out)
-    if options.json:
-        print_json({**found.content, "folder": str(out), "files": [str(path) for path in paths]})
-        return
-    show(found.text(width()))
-    show_paths(*paths)
+    files = {"folder": str(out), "files": [str(path) for path in paths]}
+    emit(options, {**found.content, **files}, found.text, paths)
 
 
 def env(options: argparse.Namespace) -> None:
@@ -467,7 +446,4 @@ def env(options: argparse.Namespace) -> None:
     from msft.app.terminal.env_text import env_content, env_text
 
     content = env_content()
-    if options.json:
-        print_json(content)
-    else:
-        show(env_text(content))
+    emit(options, content, lambda width: env_text(content))

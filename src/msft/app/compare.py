@@ -1,15 +1,13 @@
 """`msft compare`: methods × seeds × models of one recipe; what is missing is run, then compared.
 
 The file has, in this order: which runs share their first roll-out, the runs that a comparison asks
-for, the comparison itself, and `--list`, which prints the commands of the missing runs.
+for, the comparison itself, and the tables that it writes.
 """
 
-import argparse
 import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from hashlib import sha256
 from inspect import signature
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.jobs import Job, Say, carry_out, device_slots, exit_in_words
-from msft.app.terminal.screen import show, show_paths, unguarded, width
+from msft.app.terminal.screen import show, show_paths, width
 from msft.app.variants import (
     MODEL,
     Variant,
@@ -36,10 +34,10 @@ from msft.run.log import is_being_written
 from msft.run.sharing import SharedRollout
 from msft.search.methods import METHODS, ROLLING_BACK
 
-PLACE = ".shared"
+SHARED = ".shared"
 """The folder in a comparison's, while runs that share something are not done."""
 
-_NO_MATTER = (
+_IGNORED = (
     "method",
     "method_options",
     "output_dir",
@@ -55,7 +53,7 @@ _NO_MATTER = (
 """Keys that do not change what a first roll-out answers; of `peaks`, all but `by`."""
 
 
-def question_of(recipe: Recipe) -> str | None:
+def rollout_digest(recipe: Recipe) -> str | None:
     """A digest of all that the first roll-out of a run depends on; None where it shares none.
 
     Methods that roll back are apart from the others: on a GPU their kernels may be others. A
@@ -73,45 +71,35 @@ def question_of(recipe: Recipe) -> str | None:
     first = recipe.first_rollout
     if first is None or not first.plain:
         return None
-    ignored = _NO_MATTER if recipe.method in ROLLING_BACK else (*_NO_MATTER, "compute_budget")
+    ignored = _IGNORED if recipe.method in ROLLING_BACK else (*_IGNORED, "compute_budget")
     told = [(key, getattr(recipe, key)) for key in recipe_keys() if key not in ignored]
     by = recipe.peaks.get("by", "score")
     return sha256(repr((first.ticks, by, told)).encode()).hexdigest()[:12]
 
 
-def shared_places(recipes: Mapping[str, Recipe], out: Path) -> dict[str, Path]:
+def shared_folders(recipes: Mapping[str, Recipe], out: Path) -> dict[str, Path]:
     """The folder of each run that may share its first roll-out with another one."""
-    questions = {name: question_of(recipe) for name, recipe in recipes.items()}
-    asked = [*questions.values()]
+    digests = {name: rollout_digest(recipe) for name, recipe in recipes.items()}
+    asked = [*digests.values()]
     return {
-        name: out / PLACE / question
-        for name, question in questions.items()
-        if question is not None and asked.count(question) > 1
+        name: out / SHARED / digest
+        for name, digest in digests.items()
+        if digest is not None and asked.count(digest) > 1
     }
 
 
-def side_by_side(names: Sequence[str], places: Mapping[str, Path]) -> list[str]:
+def grouped_by_rollout(names: Sequence[str], places: Mapping[str, Path]) -> list[str]:
     """The names in an order in which runs that share a roll-out follow each other, so that few
     roll-outs lie on disk at a time."""
-    firsts = {name: names.index(_first(name, names, places)) for name in names}
-    return sorted(names, key=lambda name: (firsts[name], names.index(name)))
+    groups: dict[Path | str, list[str]] = {}
+    for name in names:
+        groups.setdefault(places.get(name, name), []).append(name)
+    return [name for group in groups.values() for name in group]
 
 
-def _first(name: str, names: Sequence[str], places: Mapping[str, Path]) -> str:
-    place = places.get(name)
-    return name if place is None else next(n for n in names if places.get(n) == place)
-
-
-def is_lent(place: Path) -> bool:
-    """Whether a run has left its first roll-out here, so that others can begin."""
+def has_rollout(place: Path) -> bool:
+    """Whether this folder has a first roll-out that other runs can begin with."""
     return SharedRollout(place, RunFolder(place)).found() is not None
-
-
-def remove_shared(place: Path) -> None:
-    """Nobody needs it any more."""
-    shutil.rmtree(place, ignore_errors=True)
-    if place.parent.is_dir() and not any(place.parent.iterdir()):
-        place.parent.rmdir()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +155,7 @@ def planned(
             recipe = load_recipe(source, (*overrides, *more))
         except (OptionError, RecipeError) as error:
             raise RecipeError(f"with method {variant}: {error}", error.place) from error
-        other = known.setdefault(_all_of(recipe), variant)
+        other = known.setdefault(_run_key(recipe), variant)
         if other is not variant:
             raise UsageError(f"--methods has {variant} twice: {other} is the same run")
         name = variant.folder_name(seed)
@@ -176,7 +164,7 @@ def planned(
     return runs
 
 
-def _all_of(recipe: Recipe) -> str:
+def _run_key(recipe: Recipe) -> str:
     """Everything that a run is asked, with the options that its method has by default."""
     method = recipe.prepared
     own = [(name, each.default) for name, each in signature(method.carry_out).parameters.items()]
@@ -188,9 +176,8 @@ def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
     """`20,30` as numbers; the recipe's seed by default."""
     if seeds is None:
         return [recipe.seed]
-    words = listed_words(
-        seeds if isinstance(seeds, str) else [str(seed) for seed in seeds], "--seeds", "20,30"
-    )
+    given = seeds if isinstance(seeds, str) else [*map(str, seeds)]
+    words = listed_words(given, "--seeds", "20,30")
     wrong = [word for word in words if not (word.isascii() and word.isdigit())]
     if wrong:
         raise UsageError(f"--seeds has {wrong[0]!r}; expected whole numbers such as 20,30")
@@ -244,9 +231,9 @@ def compare(
     loaded = load_recipe(source, overrides)
     formats = () if figures is None else formats_of(figures)
     asked = planned(source, overrides, methods, seeds, out, models)
-    whatever = not run and methods is None and seeds is None and models is None
+    compares_all = not run and methods is None and seeds is None and models is None
     failed = _run(asked, out, devices, quiet, say) if run else {}
-    folders = folders_in(out) if whatever else [each.folder.path for each in asked]
+    folders = run_folders_in(out) if compares_all else [each.folder.path for each in asked]
     found = runs_in(folders, groups_by_recipe)
     wrong: list[str] = []
     if failed:
@@ -259,14 +246,14 @@ def compare(
         wrong.append(f"{counted(len(reasons), 'run')} cannot be read:{''.join(reasons)}")
     content: dict[str, Any] = {}
     if not wrong or any(each.history.ended for each in found.runs):
-        content = _tables(found, [] if whatever else found.empty, loaded, out, formats, shown)
+        content = _tables(found, [] if compares_all else found.empty, loaded, out, formats, shown)
     if wrong:
         raise RunsFailed("\n".join(wrong))
     return content
 
 
 def _failures(failed: dict[str, int], out: Path) -> str:
-    """Each run with how it ended, and where it says why, if that was not shown."""
+    """A line for each failed run: its exit code, and the file of an output that was hidden."""
     logs = {name: out / f"{name}.log" for name in failed}
     return "".join(
         f"\n  {name}: {exit_in_words(code)}"
@@ -275,22 +262,11 @@ def _failures(failed: dict[str, int], out: Path) -> str:
     )
 
 
-def commands(
-    recipe: str | Path,
-    out: str | Path,
-    *,
-    methods: str | Sequence[str] | None = None,
-    seeds: str | Sequence[int] | None = None,
-    models: str | Sequence[str] | None = None,
-    overrides: Sequence[str] = (),
-    say: Say = lambda text: None,
-) -> dict[str, tuple[str, ...]]:
-    """The command of every run that `compare` with the same arguments would start, by its name.
+def missing_commands(asked: Sequence[Planned], out: Path, say: Say) -> dict[str, tuple[str, ...]]:
+    """The command of every run that `compare` would start, by its name.
 
     They need nothing of each other. A run that another process is training is left out.
     """
-    source, out = Path(recipe), Path(out)
-    asked = planned(source, overrides, methods, seeds, out, models)
     found: dict[str, tuple[str, ...]] = {}
     for each in _missing(asked, out, say):
         if is_being_written(each.folder.log):
@@ -316,14 +292,14 @@ def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
     for each in asked:
         if each not in waiting:
             say(f"{each.name}: finished already")
-    first_of = {_rows_of(each.recipe): each.recipe for each in reversed(waiting)}
+    first_of = {_rows_key(each.recipe): each.recipe for each in reversed(waiting)}
     for recipe in first_of.values():
         load_rows(recipe)  # wrong rows and models come up now, once, and not in every run
     return waiting
 
 
-def _rows_of(recipe: Recipe) -> tuple[str, str | None]:
-    """What decides about the rows of a variant, and about their tokens."""
+def _rows_key(recipe: Recipe) -> tuple[str, str | None]:
+    """The recipe's keys that decide which rows a variant has, and their tokens."""
     return recipe.model_name_or_path, recipe.exclude_rows
 
 
@@ -339,23 +315,25 @@ def _run(
     waiting = _missing(asked, out, say)
     if not waiting:
         return {}
-    places = shared_places({each.name: each.recipe for each in asked}, out)
+    places = shared_folders({each.name: each.recipe for each in asked}, out)
 
     def tidy() -> None:
         """Remove a shared roll-out once all runs that need it are done."""
         for place in {*places.values()}:
             if all(each.is_done for each in asked if places.get(each.name) == place):
-                remove_shared(place)
+                shutil.rmtree(place, ignore_errors=True)
+                if place.parent.is_dir() and not any(place.parent.iterdir()):
+                    place.parent.rmdir()
 
     by_name = {each.name: each for each in waiting}
-    order = side_by_side([*by_name], places)
+    order = grouped_by_rollout([*by_name], places)
     jobs: list[Job] = []
     for name in order:
         place = places.get(name)
         alone = sum(places.get(other) == place for other in order) == 1
         useful = place is not None and (place.exists() or not alone)
         jobs.append(by_name[name].job(quiet, place if useful else None))
-    return carry_out(jobs, named or device_slots(None), say, quiet, tidy, is_lent)
+    return carry_out(jobs, named or device_slots(None), say, quiet, tidy, has_rollout)
 
 
 def _tables(
@@ -391,15 +369,15 @@ def _tables(
     return {**content_of(report), "files": [str(path) for path in (*paths, *drawn)]}
 
 
-def folders_in(out: Path) -> list[Path]:
+def run_folders_in(out: Path) -> list[Path]:
     """Folders with the name of a run, in the order of methods and seeds: in this folder, then in
     those of models."""
     inside = sorted(out.iterdir()) if out.is_dir() else []
     models = [each for each in inside if each.is_dir() and not each.name.startswith(".")]
-    return [each for place in (out, *models) for each in _runs_in(place)]
+    return [each for place in (out, *models) for each in _runs_below(place)]
 
 
-def _runs_in(out: Path) -> list[Path]:
+def _runs_below(out: Path) -> list[Path]:
     order = list(METHODS)
     found: list[tuple[int, str, int, Path]] = []
     for folder in out.iterdir() if out.is_dir() else ():
@@ -409,29 +387,3 @@ def _runs_in(out: Path) -> list[Path]:
             place = order.index(method) if method in order else len(order)
             found.append((place, name, int(seed), folder))
     return [folder for *_, folder in sorted(found)]
-
-
-def refuse_useless(options: argparse.Namespace) -> None:
-    """UsageError for an option that the others leave without an effect."""
-    idle = "--list" if options.list else "--no-run" if options.no_run else None
-    useless = "--devices" if options.devices else "--figures" if options.figures else None
-    if idle and useless and (options.list or options.devices):
-        raise UsageError(
-            f"{idle} starts nothing, so {useless} has no effect; leave one of them out"
-        )
-
-
-def print_missing(recipe: str, out: str, asked: Mapping[str, Any], as_json: bool) -> None:
-    """Print the commands for a shell, or by the names of their runs as JSON.
-
-    asked: what `compare` is asked too.
-    """
-    from msft.app.jobs import typed
-
-    with redirect_stdout(sys.stderr):
-        missing = commands(recipe, out, **asked)
-    if as_json:
-        print(json.dumps({"commands": missing}, indent=2), file=unguarded(sys.stdout))
-        return
-    for command in missing.values():
-        print(typed(command))

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from msft.app.jobs import Job, beside
+from msft.app.jobs import Job, in_background
 from msft.app.terminal.audit import audit_text
 from msft.app.terminal.screen import show, show_path, width
 from msft.benchmarks.synthetic import MISLABELLED, WRONG
@@ -60,7 +60,7 @@ def run_demo(out: Path, seed: int, recipe: Path = RECIPE, cores: int | None = No
         if apart:
             said = ["an audit of the rows" if n == AUDIT else METHODS[n][0] for n in apart]
             show(f"In processes of their own: {listed(said)}.")
-        with beside([_job(name, seed, recipe, out) for name in apart]):
+        with in_background([_job(name, seed, recipe, out) for name in apart]):
             if SHOWN in missing and apart:
                 _run(SHOWN, seed, recipe, out)
         for name in missing:
@@ -104,7 +104,8 @@ def _planted(seed: int) -> str:
 
 
 def _excluded(history: History) -> str:
-    """Which sub-datasets with wrong labels mSFT excluded, and whether its best is without them."""
+    """The sub-datasets that mSFT excluded, those with wrong labels among them, and whether an
+    exclusion is on the path to the best."""
     names = [exclusion.name for exclusion in history.exclusions]
     if not names:
         return "mSFT excluded none."
@@ -115,7 +116,7 @@ def _excluded(history: History) -> str:
 
 
 def _audited(audit: Audit) -> str:
-    """Which sub-datasets with wrong labels the audit found."""
+    """The sub-datasets with wrong labels that the audit found and missed."""
     found = {each.name for each in audit.of("spoiled")}
     if found == {*MISLABELLED}:
         return "The audit found all of them and no other."

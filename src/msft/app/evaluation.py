@@ -4,20 +4,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from msft.app.terminal.results import Scoreboard, answer_lines, scoreboard
 from msft.recipe.recipe import Recipe
+from msft.scoring.evaluation import Answers
 from msft.search.curves import TEST
 from msft.text import SELECTED_ON_TEST
-
-OF_A_RESULT = f"a result of this recipe (selection_split: test): {SELECTED_ON_TEST}"
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """content: the scores for programs. text: the same for a terminal. lines: every answer."""
+    """The scores of a model on a split: `content` for programs, `text` for a terminal; `lines` has
+    every answer.
+
+    mark: said below the scores.
+    """
 
     content: dict[str, Any]
-    text: Callable[[int], str]
-    lines: Callable[[], list[dict[str, Any]]]
+    board: Scoreboard
+    answers: Answers
+    mark: str
+
+    def text(self, width: int) -> str:
+        return self.board.text(width) + self.mark
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [*answer_lines(self.answers)]
 
 
 def evaluation(
@@ -27,7 +38,6 @@ def evaluation(
 
     whole: answers are generated to their end, to be read; else only until the verdict is certain.
     """
-    from msft.app.terminal.results import answer_lines, scoreboard
     from msft.engine.build import load_evaluator
 
     evaluator, groups, watched = load_evaluator(recipe, model, split, notice)
@@ -42,7 +52,5 @@ def evaluation(
         **board.content(),
         "tokens": scored.tokens,
     }
-    mark = f"\n{OF_A_RESULT}" if on_test else ""
-    return Evaluation(
-        content, lambda width: board.text(width) + mark, lambda: [*answer_lines(answers)]
-    )
+    mark = f"\na result of this recipe (selection_split: test): {SELECTED_ON_TEST}"
+    return Evaluation(content, board, answers, mark if on_test else "")

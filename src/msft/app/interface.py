@@ -242,7 +242,7 @@ def write_report(folder: Path | str) -> Path:
 
 
 def shown_run(recipe: Recipe, schedule: Path | str | None) -> ShownRun:
-    """What shows how a run goes on."""
+    """The observer that shows the progress of a run."""
     title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"
     return ShownRun(title, [spec.name for spec in recipe.datasets if spec.keep])
 
@@ -252,5 +252,5 @@ def _loaded(recipe: AnyRecipe) -> Recipe:
 
 
 def printed(quiet: bool) -> Callable[[str], None]:
-    """What is told the notes, where the caller gives nothing for it: it prints them to stderr."""
+    """The default receiver of notes, which prints them to stderr."""
     return (lambda text: None) if quiet else (lambda text: print(f"note: {text}", file=sys.stderr))

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from msft.app.variants import listed_words, refuse_twice
+from msft.app.variants import listed_words
 from msft.errors import STOPPED, UsageError
 from msft.process import IS_JOB, graceful, held
 from msft.text import duration
@@ -23,8 +23,6 @@ from msft.threads import for_another
 
 CPU = "cpu"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_UNIQUE = ("GPU-", "MIG-")
-"""How the driver's own names of a device begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,13 @@ def device_slots(devices: str | Sequence[str | int] | None) -> list[DeviceSlot]:
         every = [DeviceSlot(f"device {number}", name) for number, name in enumerate(seen)]
         return every if len(every) > 1 else [DeviceSlot()]
     listed = devices if isinstance(devices, str) else [str(each) for each in devices]
-    words = listed_words(listed, "--devices", "0,1,2 or cpu,cpu")
-    gpus = [word for word in words if word != CPU]
-    refuse_twice(gpus, "--devices")
-    seen = _seen() if gpus else []
+    words = listed_words(listed, "--devices", "0,1,2 or cpu,cpu", repeated=CPU)
+    seen = _seen() if {*words} != {CPU} else []
     return [DeviceSlot("CPU", "") if word == CPU else _gpu(word, seen) for word in words]
 
 
 def _gpu(word: str, seen: Sequence[str]) -> DeviceSlot:
-    if word.startswith(_UNIQUE):
+    if word.startswith(("GPU-", "MIG-")):  # the driver's own names
         return DeviceSlot(f"device {word}", word)
     if not (word.isascii() and word.isdigit()):
         raise UsageError(
@@ -87,8 +83,6 @@ def _seen() -> list[str]:
 
 Say = Callable[[str], None]
 
-_WAIT = 0.2
-"""Seconds between two looks at the processes."""
 _LOOK = 2.0
 """Seconds between two looks at what jobs share; it means reading their logs."""
 
@@ -142,7 +136,8 @@ def carry_out(
             while free and (job := _next(waiting, _busy(going) - ready)) is not None:
                 waiting.remove(job)
                 slot = free.popleft()
-                say(_beginning(job, slot, len(waiting), hidden))
+                output = f"; output in {job.output}" if hidden else ""
+                say(f"{job.name}: started{_on(slot)}, {len(waiting)} waiting{output}")
                 with held():
                     going.append(_started(job, slot, hidden))
             done = [each for each in going if each.process.poll() is not None]
@@ -154,12 +149,12 @@ def carry_out(
                     failed[each.job.name] = each.process.returncode
                 after_each()
             if not done:
-                time.sleep(_WAIT)
+                time.sleep(0.2)
     return failed
 
 
 @contextmanager
-def beside(jobs: Sequence[Job]) -> Iterator[None]:
+def in_background(jobs: Sequence[Job]) -> Iterator[None]:
     """These jobs go on beside the block, all at once, and are waited for at its end."""
     with _stopping(lambda text: None) as going:
         for job in jobs:
@@ -195,7 +190,7 @@ def _stopping(say: Say) -> Iterator[list[_Running]]:
 
 
 def _started(job: Job, slot: DeviceSlot, hidden: bool) -> _Running:
-    """In a session of its own, so that Ctrl-C reaches it once, through us."""
+    """Start a job in a session of its own, so that Ctrl-C reaches it only through this process."""
     environment = {**for_another(os.environ), IS_JOB: "1"}
     if slot.visible is not None:
         environment[VISIBLE] = slot.visible
@@ -216,11 +211,6 @@ def _started(job: Job, slot: DeviceSlot, hidden: bool) -> _Running:
     return _Running(job, slot, process, time.monotonic())
 
 
-def _beginning(job: Job, slot: DeviceSlot, waiting: int, hidden: bool) -> str:
-    output = f"; output in {job.output}" if hidden else ""
-    return f"{job.name}: started{_on(slot)}, {waiting} waiting{output}"
-
-
 def _ending(each: _Running, hidden: bool) -> str:
     name, code = each.job.name, each.process.returncode
     took = f"{_on(each.slot)} after {duration(time.monotonic() - each.begun)}"
@@ -237,7 +227,7 @@ def _on(slot: DeviceSlot) -> str:
     return f" on {slot.name}" if slot.name else ""
 
 
-def typed(command: Sequence[str]) -> str:
+def shell_command(command: Sequence[str]) -> str:
     """A command of ours as a person types it: `msft …` where that is this program."""
     ours = (sys.executable, "-m", "msft")
     installed = shutil.which("msft")

@@ -66,8 +66,9 @@ def trusts_remote_code(run: RunFolder) -> bool:
 
 
 def _export_dtype(run: RunFolder) -> str:
-    """What the run would have written a merged model in; auto: what its base was published in. The
-    base of an adapter on an adapter lies beside the run in fp32, so the recipe's model says it."""
+    """The dtype in which the run would have written a merged model; auto: that of the published
+    base. The base of an adapter on an adapter lies beside the run in fp32, so the dtype is read
+    from the recipe's model."""
     from msft.engine.model.loading import published_dtype
 
     with suppress(RecipeError, OSError):

@@ -1,7 +1,7 @@
 """`msft init`: a recipe that runs as it stands, with example rows, or one from a foreign config."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -33,17 +33,13 @@ _METHOD = """# Does one dataset spoil the model? mSFT takes out a dataset whose 
 _SAMPLE = 4000
 """Rows whose tokens are counted, at most."""
 _BYTES = 4
-"""Of a token, where the model's tokenizer is not here: of English text."""
+"""Bytes of a token of English text: the estimate where the model's tokenizer is not here."""
 
 
 def write_import(source: Path, path: Path) -> str:
     """Write the recipe that a config means, and return what became of its keys. Nothing is
     overwritten."""
-    if path.exists():
-        raise UsageError(f"{path} exists already; give another name, or remove it first")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent} is not a folder; make it first")
-    refuse_unwritable(path.parent)
+    _refuse_no_place(path)
     config, _ = read_recipe(source, (), MOST_VALUES)
     try:
         tool = tool_of(config)
@@ -67,6 +63,15 @@ def write_import(source: Path, path: Path) -> str:
     return f"wrote {path} from a config of {tool}\n\n{outcome(draft)}\n\nnext: msft validate {path}"
 
 
+def _refuse_no_place(path: Path) -> None:
+    """UsageError where no new file can be written here."""
+    if path.exists():
+        raise UsageError(f"{path} exists already; give another name, or remove it first")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent} is not a folder; make it first")
+    refuse_unwritable(path.parent)
+
+
 def recipe_text(draft: Draft, tool: Tool, source: Path, path: Path) -> str:
     """The recipe, with the key of theirs behind each of ours."""
     lines = [
@@ -82,17 +87,14 @@ def recipe_text(draft: Draft, tool: Tool, source: Path, path: Path) -> str:
             lines += ["", "datasets:                   # paths are relative to this file"]
             lines += [f"  {line}" for line in dump(draft.datasets).splitlines()] + [""]
         elif key in draft.keys:
-            lines += _commented(dump({key: draft.keys[key]}).splitlines(), draft.note_of(key))
+            first, *rest = dump({key: draft.keys[key]}).splitlines()
+            note = draft.note_of(key)
+            lines += [f"{first:<26}  # {one_line(note)}" if note else first, *rest]
     return "\n".join([*lines, "", _METHOD, ""])
 
 
-def _commented(lines: Sequence[str], note: str) -> list[str]:
-    first, *rest = lines
-    return [f"{first:<26}  # {one_line(note)}" if note else first, *rest]
-
-
 def outcome(draft: Draft) -> str:
-    """What was carried over, what was not and why, and what their tool does otherwise."""
+    """Keys that were carried over, keys that were not and why, and other defaults of the tool."""
     lines = ["carried over (their key → ours):"]
     for each in draft.carried:
         note = f" ({each.note})" if each.note else ""
@@ -174,11 +176,7 @@ Pair = tuple[str, str]
 
 def write_starter(path: Path) -> str:
     """Write the recipe and its rows, and return what to do next. Nothing is overwritten."""
-    if path.exists():
-        raise UsageError(f"{path} exists already; give another name, or remove it first")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent} is not a folder; make it first")
-    refuse_unwritable(path.parent)
+    _refuse_no_place(path)
     folder = path.parent / ROWS
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} exists already and is not a folder; rename it first")
@@ -230,4 +228,4 @@ TASKS: dict[str, tuple[int, Callable[[int], Pair]]] = {
     "routing": (8000, _routing),
     "boxes": (9000, _boxes),
 }
-"""How many rows each task could have, and the row of a number."""
+"""The number of rows that each task could have, and the function that makes a row of a number."""

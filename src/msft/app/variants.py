@@ -88,17 +88,14 @@ def methods_of(text: str | None) -> list[str]:
     """`sft,msft` as names; all the built-in ones by default."""
     if text is None:
         return list(METHODS)
-    words = listed_words(text, "--methods", "sft,msft")
-    refuse_twice(words, "--methods")
-    return words
+    return listed_words(text, "--methods", "sft,msft")
 
 
 def variants_of(methods: str | Sequence[str] | None) -> list[Variant]:
     """`sft,soup[of=last,k=4]` as variants; all the built-in methods by default."""
     if methods is None:
         return [Variant(method) for method in METHODS]
-    words = listed_words(methods, "--methods", "sft,msft")
-    found = [_variant(word) for word in words]
+    found = [_variant(word) for word in listed_words(methods, "--methods", "sft,msft")]
     refuse_twice([str(variant) for variant in found], "--methods")
     return found
 
@@ -126,11 +123,18 @@ def _variant(word: str) -> Variant:
     return variant
 
 
-def listed_words(text: str | Sequence[str], option: str, example: str) -> list[str]:
-    """Words between commas that are in no bracket, or a list of them."""
+def listed_words(
+    text: str | Sequence[str], option: str, example: str, repeated: str | None = None
+) -> list[str]:
+    """Words between commas that are in no bracket, or a list of them; UsageError for one that
+    stands there twice.
+
+    repeated: the word that may.
+    """
     words = _split(text, option) if isinstance(text, str) else [word.strip() for word in text]
     if not words or not all(words):
         raise UsageError(f"{option} is {text!r}; expected names between commas, such as {example}")
+    refuse_twice([word for word in words if word != repeated], option)
     return words
 
 
@@ -156,15 +160,13 @@ def refuse_twice(words: Sequence[object], option: str) -> None:
 
 
 MODEL = "model_name_or_path"
-EXAMPLE = "Qwen/Qwen2.5-0.5B,allenai/OLMo-2-0425-1B"
 
 
 def models_named(models: str | Sequence[str] | None) -> list[str]:
     """`A,B` as names; none where none were given."""
     if models is None:
         return []
-    words = listed_words(models, "--models", EXAMPLE)
-    refuse_twice(words, "--models")
+    words = listed_words(models, "--models", "Qwen/Qwen2.5-0.5B,allenai/OLMo-2-0425-1B")
     folders: dict[str, str] = {}
     for word in words:
         other = folders.setdefault(model_folder(word).casefold(), word)

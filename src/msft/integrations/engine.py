@@ -37,7 +37,7 @@ from msft.run.environment import BaseRecord, version_of
 from msft.search.feeds import Batch, Losses, Update
 
 NUMBERS = {int: torch.int64, float: torch.float64}
-"""How numbers in an optimizer's state are kept: beside its tensors, in their files."""
+"""The dtypes in which numbers of an optimizer's state stand beside its tensors, in their files."""
 
 
 class TrainerOptimizer:
@@ -56,7 +56,7 @@ class TrainerOptimizer:
     def state(self) -> dict[str, Any]:
         """Steps and tensors, as a copy; UsageError where there is more to it."""
         if self._groups is not None and self._settings() != self._groups:
-            raise self._unkept("numbers that change in its parameter groups")
+            raise self._refused_state("numbers that change in its parameter groups")
         tensors: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
             for key, value in self._inner.state.get(parameter, {}).items():
@@ -66,7 +66,7 @@ class TrainerOptimizer:
                     held = torch.tensor(value, dtype=NUMBERS[type(value)])
                     tensors[f"{key}={type(value).__name__}:{name}"] = held
                 else:
-                    raise self._unkept(f"a {type(value).__name__} as {key}")
+                    raise self._refused_state(f"a {type(value).__name__} as {key}")
         return {"steps": self.steps, "tensors": tensors}
 
     def load(self, moments: Mapping[str, Any] | None) -> None:
@@ -115,14 +115,14 @@ class TrainerOptimizer:
         return getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
 
     def _settings(self) -> list[dict[str, Any]]:
-        """What an optimizer is told of its groups."""
+        """The settings of the optimizer's groups, without parameters and learning rate."""
         apart = ("params", "lr", "initial_lr")
         return [
             {key: value for key, value in group.items() if key not in apart}
             for group in self._inner.param_groups
         ]
 
-    def _unkept(self, what: str) -> UsageError:
+    def _refused_state(self, what: str) -> UsageError:
         return UsageError(
             f"optim {self._trainer.args.optim} ({type(self._inner).__name__}) keeps {what}, which "
             "no checkpoint can hold; use an optimizer with tensors and numbers for each weight, "
@@ -147,18 +147,18 @@ class TrainerPredictor:
         plain = LoadedModel(self._model, loaded.tokenizer, loaded.name)
         ends = sorted({*end_tokens(plain), *more_ends})
         self._decoder: Decoder | SimplePredictor = Decoder(self._model, ends, most)
-        with self._ours(exact=True), _in_fp32(self._model) as half:
+        with self._attention(exact=True), _in_fp32(self._model) as half:
             self._leak = leak_of(self._model, half)
         self._padding: str | None = None
         if self._leak is not None:
             self._decoder = SimplePredictor(plain, most, self._bf16, more_ends)
-            with self._ours(exact=True), _in_fp32(self._model):
+            with self._attention(exact=True), _in_fp32(self._model):
                 self._padding = padding_leak(plain)
             plain = replace(plain, padded=self._padding is None)
             self._decoder = SimplePredictor(plain, most, self._bf16, more_ends)
 
     def how(self) -> str:
-        """Who decodes, for people to read."""
+        """The name of the decoder, for people."""
         if self._leak is None:
             return "msft's decoder answers"
         alone = f"; one row at a time: {self._padding}" if self._padding else ""
@@ -171,16 +171,16 @@ class TrainerPredictor:
         leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
-        with self._ours():
+        with self._attention():
             return self._decoder.generate(prompts, limits, leaves, groups)
 
     def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
-        with self._ours():
+        with self._attention():
             found = self._decoder.measure(rows, groups)()
         return lambda: found
 
     @contextmanager
-    def _ours(self, exact: bool = False) -> Iterator[None]:
+    def _attention(self, exact: bool = False) -> Iterator[None]:
         """Our attention in the model, and the precision in which the trainer computes; exact: that
         of the weights."""
         config, training = self._model.config, self._model.training
@@ -219,18 +219,18 @@ def _in_fp32(model: Any) -> Iterator[bool]:
             for tensor, _ in halves:
                 tensor.data = tensor.data.float()
         except torch.OutOfMemoryError:
-            _restore(halves)
+            _restore_dtypes(halves)
         if before is not None:
             model.forward = before
         yield _computes_in_half(model)
     finally:
         if before is not None:
             model.forward = wrapped
-        _restore(halves)
+        _restore_dtypes(halves)
 
 
 def _computes_in_half(model: Any) -> bool:
-    """Whether a layer of the model gives, or multiplies with, numbers of 16 bits."""
+    """Whether a layer of the model computes in 16 bits."""
     found: set[Any] = {getattr(module, "compute_dtype", None) for module in model.modules()}
 
     def look(module: Any, inputs: Any, output: Any) -> None:
@@ -250,7 +250,7 @@ def _computes_in_half(model: Any) -> bool:
     return not found.isdisjoint(HALF)
 
 
-def _restore(halves: Sequence[tuple[Any, torch.dtype]]) -> None:
+def _restore_dtypes(halves: Sequence[tuple[Any, torch.dtype]]) -> None:
     """Every tensor in its own precision again, bit by bit the same."""
     for tensor, kind in halves:
         tensor.data = tensor.data.to(kind)
@@ -282,8 +282,8 @@ class TrainerEngine(TorchEngine):
         every = dict(model.named_parameters())
         self._parameters = {name: p for name, p in every.items() if p.requires_grad}
         self._frozen = {name: p for name, p in every.items() if not p.requires_grad}
-        self.num_trainable = sum(map(_numbers, self._parameters.values()))
-        frozen = sum(map(_numbers, self._frozen.values()))
+        self.num_trainable = sum(map(_count, self._parameters.values()))
+        frozen = sum(map(_count, self._frozen.values()))
         self.num_frozen = frozen if self._is_adapted() else 0
         self.num_parameters = self.num_frozen or frozen + self.num_trainable
         self._loaded = LoadedModel(model, trainer.processing_class, type(model).__name__)
@@ -313,7 +313,7 @@ class TrainerEngine(TorchEngine):
         packages = ["trl"] * with_trl + ["peft"] * self._is_adapted()
         if packages:
             kind += f" ({', '.join(f'{each} {version_of(each)}' for each in packages)})"
-        frozen = sum(map(_numbers, self._frozen.values()))
+        frozen = sum(map(_count, self._frozen.values()))
         share = f", {self.num_trainable:,} weights trained beside {frozen:,} frozen ones"
         return f"engine over {kind}{share if self._frozen else ''}; {self._predictor.how()}"
 
@@ -322,16 +322,16 @@ class TrainerEngine(TorchEngine):
         if self._first is not None:
             return self._first
         digest = sha256()
-        for name, flat in self._begins_with():
+        for name, flat in self._first_weights():
             sample = flat[:: max(1, len(flat) // 4096)].cpu().contiguous().view(torch.uint8)
             digest.update(name)
             digest.update(sample.numpy().tobytes())
         return digest.hexdigest()
 
     def base_record(self) -> BaseRecord:
-        """The model that was handed over, all of it: nobody knows whether it is what a file has."""
+        """A digest of the whole model in memory, which may differ from any file of it."""
         digest, size = sha256(), 0
-        for name, flat in self._begins_with():
+        for name, flat in self._first_weights():
             whole = flat.contiguous().view(torch.uint8)
             digest.update(name)
             for first in range(0, len(whole), PIECE):
@@ -339,14 +339,14 @@ class TrainerEngine(TorchEngine):
             size += len(whole)
         return {"the weights in memory": [size, digest.hexdigest(), None]}
 
-    def _begins_with(self) -> Iterator[tuple[bytes, Tensor]]:
+    def _first_weights(self) -> Iterator[tuple[bytes, Tensor]]:
         """Name and shape, and the numbers of every tensor before training."""
         for name, weight in {**self._frozen, **self._base}.items():
             yield repr((name, tuple(weight.shape))).encode(), weight.detach().flatten()
 
     def recognise(self, result: Weights, first: str) -> None:
-        """Go for the first weights of a finished run, whose fingerprint this is, if the model has
-        every bit of that run's result: the same call has put it there."""
+        """Take over the fingerprint of a finished run's first weights if the model has every bit of
+        the run's result, which the same call has put there."""
         same = result.keys() == self._parameters.keys() and all(
             torch.equal(mine, result[name].to(mine)) for name, mine in self._parameters.items()
         )
@@ -405,7 +405,8 @@ class TrainerEngine(TorchEngine):
         state = trainer.state
         state.global_step += 1
         state.max_steps = max(state.max_steps, state.global_step + 1)  # the method says when to end
-        state.epoch = (state.epoch or 0) + len(batch.rows) / self._all_rows
+        every = sum(map(len, self._tokens.values()))
+        state.epoch = (state.epoch or 0) + len(batch.rows) / every
         trainer.control = handler.on_step_end(*where, trainer.control)
         self._log(norm, rate)
         if trainer.control.should_training_stop:
@@ -419,15 +420,15 @@ class TrainerEngine(TorchEngine):
         return self._predictor
 
     def export(self, weights: Weights | None, folder: Path) -> None:
-        with self._holding(weights), _no_bars():
+        with self._with_weights(weights), _no_bars():
             self._model.save_pretrained(folder)
         if self._is_adapted():
             write_facts(folder)
         self._trainer.processing_class.save_pretrained(folder)
 
     @contextmanager
-    def _holding(self, weights: Weights | None) -> Iterator[None]:
-        """Other weights in the model for a while; bit by bit the same ones afterwards."""
+    def _with_weights(self, weights: Weights | None) -> Iterator[None]:
+        """Hold other weights in the model; afterwards it has its own again, bit by bit."""
         mine = self.weights()
         self.load(weights)
         try:
@@ -463,16 +464,12 @@ class TrainerEngine(TorchEngine):
         return float(loss)
 
     def _log(self, norm: float, rate: float) -> None:
-        """What the trainer logs; saving and evaluating are ours."""
+        """Let the trainer log; msft saves and evaluates."""
         trainer = self._trainer
         trainer.control.should_evaluate = trainer.control.should_save = False
         trainer._maybe_log_save_evaluate(
             trainer._tr_loss, norm, trainer.model_wrapped, None, 0, None, None, learning_rate=rate
         )
-
-    @property
-    def _all_rows(self) -> int:
-        return sum(map(len, self._tokens.values()))
 
     def _is_whole(self) -> bool:
         """Whether a checkpoint has all weights of the model, as a plain model folder has them."""
@@ -485,7 +482,7 @@ class TrainerEngine(TorchEngine):
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    """Without progress bars of transformers; the trainer's own stays."""
+    """Hide the progress bars of transformers; the trainer's own stays."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -497,7 +494,7 @@ def _no_bars() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _numbers(parameter: Any) -> int:
+def _count(parameter: Any) -> int:
     """Weights in a parameter; of a quantized one, those that it stands for."""
     state = getattr(parameter, "quant_state", None)
     return int(parameter.numel() if state is None else state.shape.numel())

@@ -17,21 +17,14 @@ from msft.run.folder import RunFolder, write_json
 from msft.search.methods import METHODS, ROLLING_BACK
 from msft.text import counted
 
-TAKEN = (
+TAKEN_KEYS = (
     *("method_options", "compute_budget", "evals_per_epoch", "peaks", "mean", "score_test"),
-    *(
-        "selection_split",
-        "report_split",
-        "evaluation_tokens",
-        "validation_loss",
-        "samples",
-        "disk_policy",
-        "early_stopping_patience",
-    ),
+    *("selection_split", "report_split", "evaluation_tokens", "validation_loss", "samples"),
+    *("disk_policy", "early_stopping_patience"),
 )
 """Keys that mean the same as in a recipe. Every other key of a recipe is refused."""
 
-THE_TRAINERS = {
+TRAINER_KEYS = {
     "model_name_or_path": "model",
     "train_batch_size": "args.per_device_train_batch_size and args.gradient_accumulation_steps",
     "report_to": "args.report_to",
@@ -46,7 +39,7 @@ THE_TRAINERS = {
         )
     },
 }
-"""Keys that are the trainer's to say, and how it says them."""
+"""Keys whose values a trainer has itself, and their names there."""
 
 _ADAPTER = (
     "an adapter is a part of the trainer's model: give the SFTTrainer peft_config=LoraConfig(…), "
@@ -54,7 +47,7 @@ _ADAPTER = (
 )
 _DEVICES = "this engine is of one device: use `torchrun … -m msft train` with a recipe"
 
-ELSEWHERE = {
+OTHER_WAYS = {
     **dict.fromkeys(("use_peft", "lora_r", "lora_alpha", "lora_dropout"), _ADAPTER),
     **dict.fromkeys(("lora_target_modules", "use_dora", "use_rslora"), _ADAPTER),
     "load_in_4bit": "weights are as the trainer's model has them: load it with "
@@ -70,7 +63,7 @@ ELSEWHERE = {
     "lanes": _DEVICES,
     "sharding": _DEVICES,
 }
-"""Keys of what a trainer has in another way, and in which."""
+"""Keys of what a trainer has in another way, with that way."""
 
 
 def refuse_keys(keys: Mapping[str, Any]) -> None:
@@ -79,12 +72,12 @@ def refuse_keys(keys: Mapping[str, Any]) -> None:
     known = recipe_keys()
     for key in keys:
         meant = ALIASES.get(key, key) or "train_batch_size"  # aliases of nothing divide a batch
-        if meant in TAKEN or meant not in known:
+        if meant in TAKEN_KEYS or meant not in known:
             continue
-        if meant in THE_TRAINERS:
-            what = f"was given to train, but it is the trainer's: {THE_TRAINERS[meant]}"
-        elif meant in ELSEWHERE:
-            what = f"was given to train, but {ELSEWHERE[meant]}; leave {key} out"
+        if meant in TRAINER_KEYS:
+            what = f"was given to train, but it is the trainer's: {TRAINER_KEYS[meant]}"
+        elif meant in OTHER_WAYS:
+            what = f"was given to train, but {OTHER_WAYS[meant]}; leave {key} out"
         else:
             what = "means nothing over a trainer; leave it out"
         raise RecipeError(f"{key} {what}")
@@ -99,19 +92,19 @@ def unused_length(keys: Mapping[str, Any], method: str, epochs: float) -> Iterat
 HOOK = "_run_epoch"
 """The method of a Trainer in whose place a run is carried out."""
 
-ONE_NUMBER = {
+ROW_LOSS_METHODS = {
     "dynamix": "asks for the losses of single rows before and after a step",
     "ies": "watches the losses of single rows",
 }
-"""Methods that need more than the one number that `compute_loss` gives."""
+"""Methods that need losses of single rows; `compute_loss` of a Trainer gives one number."""
 
 SCHEDULES = ("constant", "constant_with_warmup", "linear", "cosine")
-"""Courses of the learning rate that a recipe knows."""
+"""Schedules of the learning rate that a recipe knows."""
 
-BESIDE_LAYERS = ("POLY", "SHADOW", "XLORA")
+OWN_FORWARD_ADAPTERS = ("POLY", "SHADOW", "XLORA")
 """Adapters of peft that need a forward pass of their own, besides those with virtual tokens."""
 
-RECORDED = (
+RECORDED_ARGUMENTS = (
     *("optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "label_smoothing_factor"),
     *("neftune_noise_alpha", "loss_type", "padding_free", "use_liger_kernel"),
@@ -119,11 +112,9 @@ RECORDED = (
 )
 """Arguments of a Trainer that change what is trained and that no recipe has."""
 
-RECORD = "trainer.json"
-
 
 def refuse_trainer(trainer: Any, method: str) -> None:
-    """UsageError with everything for which this trainer cannot carry out this method."""
+    """UsageError with all reasons for which this trainer cannot carry out this method."""
     if not hasattr(trainer, "args") or not hasattr(trainer, "training_step"):
         raise UsageError(
             f"trainer is a {type(trainer).__name__}; expected a transformers Trainer or a TRL "
@@ -146,8 +137,8 @@ def refuse_trainer(trainer: Any, method: str) -> None:
 
 
 def _refuse_other_work(trainer: Any) -> None:
-    """UsageError for a trainer or a model that is for something else than this one is for; then
-    nothing else that is wrong matters."""
+    """UsageError for a trainer of something else than fine-tuning, or a model that writes no text;
+    then no other mistake matters."""
     kinds = type(trainer).__mro__
     of_trl = next((kind for kind in kinds if kind.__module__.split(".")[0] == "trl"), None)
     if of_trl is not None and of_trl.__name__ != "SFTTrainer":
@@ -202,7 +193,7 @@ def _wrong_model(model: Any) -> Iterator[str]:
     for name, config in getattr(model, "peft_config", {}).items():
         kind = str(getattr(config.peft_type, "value", config.peft_type))
         activated = getattr(config, "alora_invocation_tokens", None)
-        if config.is_prompt_learning or activated or kind in BESIDE_LAYERS:
+        if config.is_prompt_learning or activated or kind in OWN_FORWARD_ADAPTERS:
             yield (
                 f"adapter {name!r} is {'an activated LoRA' if activated else kind}, which does not "
                 "work within the model's layers alone, so answers would be scored without it; use "
@@ -211,10 +202,10 @@ def _wrong_model(model: Any) -> Iterator[str]:
 
 
 def _wrong_method(trainer: Any, method: str) -> Iterator[str]:
-    if method in ONE_NUMBER:
+    if method in ROW_LOSS_METHODS:
         yield (
-            f"method {method} {ONE_NUMBER[method]}, but compute_loss of a Trainer gives one number "
-            "for a batch; use another method, or `msft train` with an engine of msft's own"
+            f"method {method} {ROW_LOSS_METHODS[method]}, but compute_loss of a Trainer gives one "
+            "number for a batch; use another method, or `msft train` with an engine of msft's own"
         )
     args = trainer.args
     schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
@@ -300,7 +291,7 @@ def _wrong_devices(trainer: Any) -> Iterator[str]:
 def refuse_changed_trainer(trainer: Any, folder: RunFolder) -> None:
     """RecipeError where a started run goes on with other arguments of the trainer; those of a new
     run are written down."""
-    file, now = folder.path / RECORD, _recorded(trainer)
+    file, now = folder.path / "trainer.json", _recorded(trainer)
     if not folder.log.exists() or not file.exists():
         folder.path.mkdir(parents=True, exist_ok=True)
         write_json(file, now)
@@ -321,7 +312,7 @@ def refuse_changed_trainer(trainer: Any, folder: RunFolder) -> None:
 
 def _recorded(trainer: Any) -> dict[str, Any]:
     args = trainer.args
-    found = {key: getattr(args, key) for key in RECORDED if hasattr(args, key)}
+    found = {key: getattr(args, key) for key in RECORDED_ARGUMENTS if hasattr(args, key)}
     found |= {"trainer": type(trainer).__name__, "model": type(trainer.model).__name__}
     for name, config in getattr(trainer.model, "peft_config", {}).items():
         found |= {f"adapter.{name}.{key}": value for key, value in config.to_dict().items()}

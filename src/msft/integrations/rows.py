@@ -33,11 +33,11 @@ OWN_KEYS = ("metric", "keep", "weight", "max_new_tokens", "watch", "guard")
 """Keys of a sub-dataset in a recipe that may stand beside its splits."""
 
 
-TAKEN = {
+EXPECTED_ROWS = {
     "SFTTrainer": "expected prompt and completion, messages, or text",
     "Trainer": "expected tokenized rows: input_ids and labels",
 }
-"""What rows a trainer takes."""
+"""The columns that the rows of each trainer have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,8 @@ class TrainerSplit:
     encoded: tuple[Encoded, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerRows:
-    """Every split of every sub-dataset, by name."""
-
-    splits: Mapping[str, Mapping[str, TrainerSplit]]
+TrainerRows = Mapping[str, Mapping[str, TrainerSplit]]
+"""The splits of every sub-dataset, by their names."""
 
 
 def named_splits(datasets: Any, metric: str, selection: str = SELECTION) -> list[dict[str, Any]]:
@@ -108,16 +105,14 @@ def prepared_rows(
     quiet: without bars of `datasets`. splits: those that are read.
     """
     with _bars(shown=not quiet):
-        return TrainerRows(
-            {
-                spec.name: {
-                    split: _split(trainer, getattr(spec, split), spec, split)
-                    for split in splits
-                    if getattr(spec, split) is not None
-                }
-                for spec in specs
+        return {
+            spec.name: {
+                split: _split(trainer, getattr(spec, split), spec, split)
+                for split in splits
+                if getattr(spec, split) is not None
             }
-        )
+            for spec in specs
+        }
 
 
 @contextmanager
@@ -149,7 +144,7 @@ def corpus_of(
                 _example(row, f"{spec.name}, {split}, row {number}", tokenizer)
                 for number, row in enumerate(found.encoded, 1)
             ]
-            for split, found in rows.splits[spec.name].items()
+            for split, found in rows[spec.name].items()
         }
         for spec in specs
     }
@@ -162,7 +157,7 @@ def corpus_of(
     datasets = {}
     for spec in specs:
         refuse_overlap(examples[spec.name], spec.name)
-        encoded = {split: found.encoded for split, found in rows.splits[spec.name].items()}
+        encoded = {split: found.encoded for split, found in rows[spec.name].items()}
         splits = {
             split: EncodedSplit(tuple(examples[spec.name][split]), found, (), (*range(len(found)),))
             for split, found in encoded.items()
@@ -192,7 +187,7 @@ def corpus_of(
 
 
 def notes_of(trainer: Any, rows: TrainerRows, corpus: Corpus) -> Iterator[str]:
-    """What a person should know of the rows, and of what the trainer made of them."""
+    """Notes on the rows, and on what the trainer made of them."""
     if trainer.eval_dataset is not None:
         yield (
             "the trainer's eval_dataset, eval_strategy and compute_metrics are not used: "
@@ -202,7 +197,7 @@ def notes_of(trainer: Any, rows: TrainerRows, corpus: Corpus) -> Iterator[str]:
     most = getattr(trainer.args, "max_length", None)
     for name, dataset in corpus.scored.items():
         yield from (f"{name}: {note}" for note in dataset.notes)
-        for split, found in rows.splits[name].items():
+        for split, found in rows[name].items():
             full = sum(1 for row in found.encoded if len(row.tokens) == most)
             if full:
                 yield (
@@ -237,7 +232,7 @@ def _split(trainer: Any, source: Any, spec: DatasetSpec, split: str) -> TrainerS
             "raise max_length, or take these rows out first"
         )
     if split != "train":
-        encoded = [_until_answer(row) for row in encoded]
+        encoded = [_without_ending(row) for row in encoded]
         whole = sum(1 for row in encoded if not row.prompt)
         if whole and spec.metric != "nll":
             raise DataError(
@@ -267,7 +262,7 @@ def _prepared(trainer: Any, source: Any, what: str) -> Any:
         kind = type(trainer).__name__
         raise DataError(
             f"{what}: {kind} cannot take these rows (columns {columns}): {type(error).__name__}: "
-            f"{error}; {TAKEN.get(kind, TAKEN['Trainer'])}"
+            f"{error}; {EXPECTED_ROWS.get(kind, EXPECTED_ROWS['Trainer'])}"
         ) from error
 
 
@@ -298,8 +293,8 @@ def _encoded(trainer: Any, row: Mapping[str, Any], where: str) -> Encoded:
     return Encoded(tuple(token for token, _ in kept), tuple(label != NO_LABEL for _, label in kept))
 
 
-def _until_answer(row: Encoded) -> Encoded:
-    """Without what a template writes after the last answer: no answer depends on it."""
+def _without_ending(row: Encoded) -> Encoded:
+    """The row up to its last answer; no answer depends on the template's text behind it."""
     end = len(row.tokens)
     while not row.answer[end - 1]:
         end -= 1
@@ -307,7 +302,7 @@ def _until_answer(row: Encoded) -> Encoded:
 
 
 def _example(row: Encoded, where: str, tokenizer: Any) -> Example:
-    row = _until_answer(row)
+    row = _without_ending(row)
     prompt, answer = row.prompt, row.tokens[len(row.prompt) :]
     asked, said = (tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, answer))
     return Example(asked, said, where=where)

@@ -5,17 +5,34 @@
 
 The trainer keeps its model, optimizer, precision, callbacks and trackers. The run takes the place
 of its epochs, with the log, the store, the resume, the report and the FLOPs of every other run.
+
+How that goes:
+
+- `Trainer.train()` prepares model, optimizer and scheduler, then calls `_run_epoch` for each epoch.
+  `_TrainerRun` puts the run in the place of that method. The trainer calls the method once, and is
+  told to stop afterwards.
+- The run asks a `TrainerEngine` (`engine.py`) for steps. A step is the trainer's own:
+  `training_step` for each part of the batch, clipping, optimizer, callbacks, logs.
+- A rollback copies weights and moments back and sets the scheduler to their number of steps. The
+  trainer's `global_step` never goes back, so that its trackers have one line.
+- Rows are prepared and collated by the trainer itself (`rows.py`), so that scores are taken on the
+  very tokens that are trained.
+- Each state of an adapter is that of the adapter alone. Its first weights are random, so they are
+  kept in the run folder for a resume.
+- At the end the best weights are put into the trainer's model. A call on a finished run trains
+  nothing, and puts them there again.
 """
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from msft.app.interface import printed
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
 from msft.app.terminal.progress import PlainLines
 from msft.data.corpus import Corpus, settings_for
 from msft.data.sources import wanted_splits
@@ -45,7 +62,7 @@ from msft.run.folder import RunFolder, read_history
 from msft.run.history import History, selection_of
 from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.worker import Step
-from msft.search.curves import SELECTION, TEST, Score
+from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK, most_held
 from msft.search.rollout import BASE
@@ -58,7 +75,7 @@ class TrainerLog(Observer):
 
     def __init__(self, trainer: Any, folder: Path, quiet: bool) -> None:
         self._trainer = trainer
-        self._lines = None if quiet else PlainLines(_BesideBar(), folder)  # type: ignore[arg-type]
+        self._lines = None if quiet else PlainLines(_TqdmStream(), folder)  # type: ignore[arg-type]
         self._stage = 0
         self._on_test = False
 
@@ -76,7 +93,8 @@ class TrainerLog(Observer):
             split = event.split if isinstance(event, ScoresEvent) else ticks
             kind = "test" if split == TEST else "eval"
             logs = {
-                f"{kind}_{name}_{_named(s)}": float(s.value) for name, s in event.scores.items()
+                f"{kind}_{name}_{'loss' if s.metric == 'nll' else s.metric}": float(s.value)
+                for name, s in event.scores.items()
             }
             training = self._trainer.model.training
             self._trainer.model.eval()  # by which TRL tells these from logs of training
@@ -88,12 +106,10 @@ class TrainerLog(Observer):
             self._lines.step(step)
 
 
-class _BesideBar:
-    """Standard output; a progress bar steps aside for each line."""
+class _TqdmStream:
+    """Standard output; a progress bar steps aside for each text, which ends its line."""
 
     def write(self, text: str) -> int:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped]
-
         tqdm.write(text, end="", file=sys.stdout)
         return len(text)
 
@@ -104,13 +120,6 @@ class _BesideBar:
     def isatty(self) -> bool:
         return False
 
-
-def _named(score: Score) -> str:
-    return "loss" if score.metric == "nll" else score.metric
-
-
-ENGINE = "trainer"
-"""What the log calls this engine."""
 
 START = "adapter_start"
 """The folder of an adapter's first weights, in the run folder."""
@@ -155,7 +164,7 @@ def train(
     """
     refuse_trainer(trainer, method)
     refuse_keys(keys)
-    tell = notice or printed(quiet)
+    tell = notice or (lambda text: None if quiet else tqdm.write(f"note: {text}", file=sys.stderr))
     folder = RunFolder(Path(output_dir or Path(trainer.args.output_dir) / "msft"))
     selection = keys.get("selection_split", SELECTION)
     recipe = _recipe(trainer, named_splits(datasets, metric, selection), {"method": method, **keys})
@@ -171,47 +180,45 @@ def train(
     unused = unused_length(keys, method, trainer.args.num_train_epochs)
     for note in (*recipe.notes, *unused, *notes_of(trainer, rows, corpus)):
         tell(note)
-    run = _Run(trainer, recipe, folder, corpus, rows, ends, quiet, tell)
-    return run.carry_out()
+    return _TrainerRun(trainer, recipe, folder, corpus, rows, ends, quiet, tell).carry_out()
 
 
-class _Run:
-    """One run inside one trainer."""
+@dataclass
+class _TrainerRun:
+    """One run inside one trainer.
 
-    def __init__(
-        self,
-        trainer: Any,
-        recipe: Recipe,
-        folder: RunFolder,
-        corpus: Corpus,
-        rows: TrainerRows,
-        ends: list[int],
-        quiet: bool,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._trainer, self._recipe, self._folder = trainer, recipe, folder
-        self._corpus, self._rows, self._ends = corpus, rows, ends
-        self._quiet, self._tell = quiet, tell
-        self._result: Result | None = None
+    ends: tokens that end an answer, besides those that the model knows.
+    tell: receives notes.
+    """
+
+    trainer: Any
+    recipe: Recipe
+    folder: RunFolder
+    corpus: Corpus
+    rows: TrainerRows
+    ends: list[int]
+    quiet: bool
+    tell: Callable[[str], None]
+    result: Result | None = None
 
     def carry_out(self) -> Result:
         """The result, which is in the trainer's model too. A finished run trains nothing."""
-        if self._folder.is_finished():
-            self._tell(f"{self._folder.path} is finished; nothing is left to train")
-            self._trainer.state.global_step = 0  # the steps of the run are counted again
+        if self.folder.is_finished():
+            self.tell(f"{self.folder.path} is finished; nothing is left to train")
+            self.trainer.state.global_step = 0  # the steps of the run are counted again
             self._train()
         else:
             with self._in_place_of_epochs():
-                self._trainer.train()
-        assert self._result is not None, "the trainer has called what stands for its epochs"
-        return self._result
+                self.trainer.train()
+        assert self.result is not None, "the trainer has called what stands for its epochs"
+        return self.result
 
     @contextmanager
     def _in_place_of_epochs(self) -> Iterator[None]:
         """The trainer's own loop calls the run once; it is as it was afterwards."""
-        trainer, args = self._trainer, self._trainer.args
+        trainer, args = self.trainer, self.trainer.args
         before = (trainer.train_dataset, args.max_steps)
-        trainer.train_dataset = self._rows.splits[next(iter(self._corpus.datasets))]["train"].rows
+        trainer.train_dataset = self.rows[next(iter(self.corpus.datasets))]["train"].rows
         args.max_steps = self._steps()
         setattr(trainer, HOOK, self._epochs)
         try:
@@ -223,15 +230,15 @@ class _Run:
     def _steps(self) -> int:
         """Steps on which the learning rate's course is laid out; where a method rolls back, the
         most that there can be."""
-        recipe = self._recipe
+        recipe = self.recipe
         epochs = recipe.num_train_epochs
         if recipe.method in ROLLING_BACK:
-            stages = recipe.method_options.get("max_stages") or 2 * len(self._corpus.datasets)
+            stages = recipe.method_options.get("max_stages") or 2 * len(self.corpus.datasets)
             epochs = recipe.compute_budget * stages
-        return max(1, self._corpus.mixture(0.0).steps(epochs, recipe.train_batch_size))
+        return max(1, self.corpus.mixture(0.0).steps(epochs, recipe.train_batch_size))
 
     def _epochs(self, *given: Any, **named: Any) -> None:
-        trainer = self._trainer
+        trainer = self.trainer
         try:
             self._train()
         finally:
@@ -242,8 +249,8 @@ class _Run:
         trainer.control.should_training_stop = True
 
     def _train(self) -> None:
-        trainer, folder = self._trainer, self._folder
-        parts = {name: self._rows.splits[name]["train"] for name in self._corpus.datasets}
+        trainer, folder = self.trainer, self.folder
+        parts = {name: self.rows[name]["train"] for name in self.corpus.datasets}
         start = folder.path / START
         if not folder.log.exists():  # left by a call that did not come as far as to start
             remove(start)
@@ -251,21 +258,21 @@ class _Run:
             trainer,
             {name: part.rows for name, part in parts.items()},
             {name: part.encoded for name, part in parts.items()},
-            self._ends,
+            self.ends,
             start if hasattr(trainer.model, "peft_config") else None,
         )
         if folder.is_finished():
             self._recognise(engine)
-        method = self._recipe.prepared
-        settings = settings_for(self._recipe, self._corpus, method)
+        method = self.recipe.prepared
+        settings = settings_for(self.recipe, self.corpus, method)
         base = {} if folder.is_finished() else engine.base_record()
         try:
             result = run(
-                Job(self._recipe, folder, self._tell),
-                Rows(trainer.processing_class, self._corpus),
+                Job(self.recipe, folder, self.tell),
+                Rows(trainer.processing_class, self.corpus),
                 Plan(method, settings, most_held(method, settings)),
-                Built(engine, ENGINE, base),
-                [TrainerLog(trainer, folder.path, self._quiet)],
+                Built(engine, "trainer", base),
+                [TrainerLog(trainer, folder.path, self.quiet)],
                 needs_checkpoint=True,
             )
         except BaseException:
@@ -274,17 +281,17 @@ class _Run:
             raise
         best = result.summary["best"]["checkpoint"]
         engine.load(None if best == BASE else self._held(engine, best))
-        self._result = result
+        self.result = result
 
     def _recognise(self, engine: TrainerEngine) -> None:
         """A finished run has put its result into the model; then that is not the first one."""
-        history = read_history(self._folder.path)
+        history = read_history(self.folder.path)
         if history.best is not None and history.best != BASE:
             first = history.start.fingerprint["model"]
             engine.recognise(self._held(engine, history.best), first)
 
     def _held(self, engine: TrainerEngine, checkpoint: str) -> Weights:
-        weights: Weights = engine.codec().read(self._folder.checkpoints / f"{checkpoint}.weights")
+        weights: Weights = engine.codec().read(self.folder.checkpoints / f"{checkpoint}.weights")
         return weights
 
 
@@ -295,6 +302,8 @@ def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) 
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
     rows = sum(len(dataset["train"]) for dataset in datasets if dataset.get("train") is not None)
     steps = steps_of(rows, batch) * args.num_train_epochs
+    warmup = args.warmup_steps  # below 1 it is a share of all steps
+    warmup = int(warmup if warmup >= 1 else ceil(steps * warmup))
     longest = getattr(args, "max_length", None)
     given = {
         "model_name_or_path": _model_name(trainer.model),
@@ -303,30 +312,23 @@ def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) 
         "num_train_epochs": args.num_train_epochs,
         "learning_rate": args.learning_rate,
         "lr_scheduler_type": schedule,
-        "warmup_steps": 0 if schedule == "constant" else _warmup(args, steps),
+        "warmup_steps": 0 if schedule == "constant" else warmup,
         "train_batch_size": batch,
         "weight_decay": args.weight_decay,
         "max_grad_norm": args.max_grad_norm or 0.0,
         "bf16": bool(args.bf16),
-        "gradient_checkpointing": _recomputes(args),
+        # transformers 5.23 has a new name for it
+        "gradient_checkpointing": bool(
+            getattr(args, "activation_checkpointing", args.gradient_checkpointing)
+        ),
         "deterministic": bool(args.full_determinism),
         **({"max_length": longest} if longest else {}),
     }
     return Recipe.from_mapping({**given, **keys})
 
 
-def _recomputes(args: Any) -> bool:
-    """Whether activations are computed again; transformers 5.23 has a new name for that."""
-    return bool(getattr(args, "activation_checkpointing", args.gradient_checkpointing))
-
-
-def _warmup(args: Any, steps: float) -> int:
-    """Steps of the warm-up, which the trainer may have as a share of all."""
-    return int(args.warmup_steps if args.warmup_steps >= 1 else ceil(steps * args.warmup_steps))
-
-
 def _model_name(model: Any) -> str:
-    """What the model was loaded from; its class where that is not known or not there any more."""
+    """The name or path that the model was loaded from; its class where that is unknown or gone."""
     name = str(getattr(model.config, "_name_or_path", "") or "")
     local = name.count("/") > 1 or name.startswith((".", "/", "~"))
     if not name or (local and not expanded(name).exists()):

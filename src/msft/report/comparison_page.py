@@ -534,11 +534,22 @@ def content_of(report: ComparisonReport) -> dict[str, Any]:
 
 
 def text_of(report: ComparisonReport, width: int = WIDTH) -> str:
-    """The tables for a terminal, and what is to be known about them."""
+    """The comparison for a terminal: the headline, the tables, each with the first sentence of its
+    note, and how to read them. The files have the whole notes."""
+    tables = [
+        replace(table, reading="", note=first_sentence(table.note))
+        for table in report.marked(report.short)
+    ]
     mark = [report.mark] if report.mark else []
-    said = [*report.remarks, *report.warnings, LEGEND, report.headline, *mark]
-    parts = [terminal(table, width) for table in report.marked(report.short)]
-    return "\n".join([*parts, *(line for text in said for line in wrapped(text, width))]) + "\n"
+    said = [report.reading, LEGEND, *report.remarks, *report.warnings, *mark]
+    below = [line for text in said if text for line in wrapped(text, width)]
+    above = [*wrapped(report.headline, width), ""] if report.headline else []
+    return "\n".join([*above, *(terminal(table, width) for table in tables), *below]) + "\n"
+
+
+def first_sentence(text: str) -> str:
+    sentence, end, _ = text.partition(". ")
+    return sentence + end.strip()
 
 
 def comparison_text(folders: Sequence[Path], width: int = WIDTH) -> str:

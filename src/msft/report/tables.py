@@ -111,7 +111,8 @@ def ranked(heights: Sequence[Number | None]) -> list[Rank]:
 
 
 def terminal(table: Table, width: int = WIDTH) -> str:
-    """Fixed width, no colour; columns that do not fit follow below, with the names again."""
+    """Fixed width, no colour; columns that do not fit follow below, with the names again. The
+    caption stands below the numbers."""
     columns = [_column(table, number) for number in range(len(table.head) - 1)]
     room = width - max((len(column[0]) for column in columns), default=0)
     names = [
@@ -119,7 +120,7 @@ def terminal(table: Table, width: int = WIDTH) -> str:
         for name in (table.head[0], *(row.name for row in table.rows))
     ]
     first = max(map(len, names))
-    lines = [label(table.title, width), *wrapped(table.caption, width)]
+    lines = [label(table.title, width)]
     while columns:
         fitting = 1
         room = width - first - len(columns[0][0])
@@ -134,7 +135,7 @@ def terminal(table: Table, width: int = WIDTH) -> str:
                 lines += ["", label(begun, width)]
             line = f"{name:<{first}}" + "".join(column[number] for column in block)
             lines.append(line.rstrip())
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *wrapped(table.caption, width)]) + "\n"
 
 
 def _column(table: Table, number: int) -> list[str]:

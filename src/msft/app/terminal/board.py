@@ -58,7 +58,7 @@ class TimeLeft:
 
 
 class Pace:
-    """How long a row of training and an evaluation take, from the ticks so far."""
+    """Seconds of a row of training and of an evaluation, from the ticks so far."""
 
     def __init__(self) -> None:
         self._ticks: list[tuple[int, float, float]] = []
@@ -80,7 +80,7 @@ class Pace:
         self._ticks = [*self._ticks, (self._rows, training, evaluation)][-RECENT:]
 
     def seconds(self, ticks: float, rows: float) -> float | None:
-        """Of so many ticks over so many rows in all; None before the first tick has ended."""
+        """Seconds of this many ticks over this many rows in all; None before a tick has ended."""
         if not self._ticks:
             return None
         seen, training, evaluation = map(sum, zip(*self._ticks, strict=True))
@@ -174,7 +174,7 @@ def _of_msft(history: History, kept: Collection[str]) -> tuple[Stages, Stages]:
 
 
 def _within(stages: Stages, ticks: float) -> Stages:
-    """As many of these stages as so many ticks allow, the last one cut to fit."""
+    """The stages within this many ticks, the last one cut to fit."""
     found: list[Ahead] = []
     for each in stages:
         found.append(Ahead(each.rows, min(each.ticks, ticks)))
@@ -190,7 +190,7 @@ def clock(seconds: float) -> str:
 
 
 def time_left_text(left: TimeLeft, stage: int) -> str:
-    """In words, with what each number is of."""
+    """The time left in words: of the stage, and of the whole run."""
     if left.about == left.most == left.stage:
         return f"time left: {clock(left.stage)} of the whole run"
     text = f"time left: {clock(left.stage)} of stage {stage}"
@@ -203,7 +203,8 @@ def time_left_text(left: TimeLeft, stage: int) -> str:
 
 
 class Remarks:
-    """Each is said once. Without the run's folder there are no rows, so no exclusion is judged."""
+    """Remarks on decisions and growth, each given once. Without the run's folder there are no rows,
+    so no exclusion is judged."""
 
     def __init__(self, history: History, folder: Path | None) -> None:
         self._history = history
@@ -213,7 +214,7 @@ class Remarks:
         self._fallen: set[str] = set()
 
     def after(self, event: Event) -> list[str]:
-        """What there is to say after a new event, which the history has."""
+        """The remarks after a new event, which the history has."""
         if self._found is None and self._history.exclusions:  # of a run that was resumed
             self._look()
         if isinstance(event, PointEvent):
@@ -230,7 +231,7 @@ class Remarks:
         return texts
 
     def is_unsure(self, name: str) -> bool:
-        """Whether it left without a sure fall."""
+        """Whether a sub-dataset left without a sure fall."""
         departures = self._found.departures if self._found else ()
         return any(each.name == name and each.unsure for each in departures)
 
@@ -255,7 +256,7 @@ Placed = tuple[CheckpointId, Score]
 
 
 class Board:
-    """Where a run stands, for showing.
+    """The state of a run that goes on, for a display.
 
     kept: sub-datasets that may never be excluded.
     folder: of the run, whose rows say how sure an exclusion is.
@@ -353,7 +354,7 @@ class Board:
         return None
 
     def active(self, name: str) -> bool:
-        """Whether it is being trained: it is in the present stage, and has not left after it."""
+        """Whether a sub-dataset is trained: it is in the present stage and has not left yet."""
         stages = self.history.stages if self.history.ended is None else []
         return bool(stages) and name in stages[-1].asked.active and self.left(name) is None
 

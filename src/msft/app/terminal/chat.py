@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from os import get_terminal_size
 from typing import Any, TextIO
 
-from msft.app.chat import Chat, Speech
+from msft.app.chat import Chat, ChatAnswer
 from msft.app.terminal.screen import say, show, show_path, unguarded, width
 from msft.errors import UsageError
 from msft.text import broken, columns_of, counted, cut, safe, screen_width
@@ -27,13 +27,13 @@ A line is {line}. A line that ends with \\ goes on in the next one.
 
 
 def greeting(chat: Chat) -> str:
-    """Who answers, and how."""
-    manner = chat.manner
-    lines = [f"{voice.who:<8}{voice.name}" for voice in chat.voices]
-    drawn = f"temperature {manner.temperature:g}, seed {manner.seed}"
-    how = drawn if manner.temperature else "the likeliest token each time"
+    """The models, and the options of their answers."""
+    options = chat.options
+    lines = [f"{model.who:<8}{model.name}" for model in chat.models]
+    drawn = f"temperature {options.temperature:g}, seed {options.seed}"
+    how = drawn if options.temperature else "the likeliest token each time"
     under = "under the chat template" if chat.under_template else "without a chat template"
-    most = counted(manner.max_new_tokens, "token")
+    most = counted(options.max_new_tokens, "token")
     lines.append(f"{under}; {how}; at most {most}; /help")
     return "\n".join(lines)
 
@@ -52,12 +52,12 @@ def converse(chat: Chat) -> None:
                 _obey(chat, word)
                 continue
             try:
-                speeches = chat.ask(text)
+                answers = chat.ask(text)
             except UsageError as error:
                 say(f"msft: {error}")
                 continue
-            answer(speeches)
-            chat.keep(text, speeches)
+            answer(answers)
+            chat.keep(text, answers)
 
 
 def _obey(chat: Chat, word: str) -> None:
@@ -74,7 +74,7 @@ def _obey(chat: Chat, word: str) -> None:
 
 
 def _typed() -> str | None:
-    """What the user typed; None at the end. Ctrl-C drops the line."""
+    """The text that the user typed; None at the end of the input. Ctrl-C drops the line."""
     lines: list[str] = []
     while True:
         prompt = "... " if lines else "\n> "
@@ -99,33 +99,33 @@ def _typed() -> str | None:
         lines[-1] = lines[-1][:-1]
 
 
-def answer(speeches: Sequence[Speech]) -> None:
+def answer(answers: Sequence[ChatAnswer]) -> None:
     """Show answers while they are written. Ctrl-C leaves them where they are."""
     try:
         if screen_width(sys.stdout) is None or not sys.stdout.isatty():
-            _in_lines(speeches)
-        elif len(speeches) > 1 and width() < LEAST:
-            for each in speeches:
+            _in_lines(answers)
+        elif len(answers) > 1 and width() < LEAST:
+            for each in answers:
                 _in_columns([each])
         else:
-            _in_columns(speeches)
+            _in_columns(answers)
     except KeyboardInterrupt:
         print()
     finally:
-        for each in speeches:
+        for each in answers:
             each.stream.stop()
-    for each in speeches:
+    for each in answers:
         if each.stream.ended_by == "max_new_tokens":
             tokens = counted(len(each.stream.tokens), "token")
-            say(f"({each.voice.who}: left after {tokens}; more with --max-new-tokens)")
+            say(f"({each.model.who}: left after {tokens}; more with --max-new-tokens)")
 
 
-def _in_lines(speeches: Sequence[Speech]) -> None:
+def _in_lines(answers: Sequence[ChatAnswer]) -> None:
     """One answer after the other, as they come; of several each with its name above it."""
-    for number, each in enumerate(speeches):
-        if len(speeches) > 1:
+    for number, each in enumerate(answers):
+        if len(answers) > 1:
             print(end="\n" * bool(number))
-            show_path(f"{each.voice.who}:", each.voice.name)
+            show_path(f"{each.model.who}:", each.model.name)
         told = 0
         while each.stream.advance():
             text = each.text
@@ -134,18 +134,18 @@ def _in_lines(speeches: Sequence[Speech]) -> None:
         print(each.text[told:], flush=True)
 
 
-def _in_columns(speeches: Sequence[Speech]) -> None:
+def _in_columns(answers: Sequence[ChatAnswer]) -> None:
     """All at a time. The answer that has the fewest lines goes on, so that no line is touched that
     has left the screen."""
-    columns = Columns(unguarded(sys.stdout), width() - 1, [each.voice.who for each in speeches])
-    texts = [""] * len(speeches)
-    going = {*range(len(speeches))}
+    columns = Columns(unguarded(sys.stdout), width() - 1, [each.model.who for each in answers])
+    texts = [""] * len(answers)
+    going = {*range(len(answers))}
     columns.show(texts)
     while going:
         number = min(going, key=lambda n: (*columns.reach(texts[n]), n))
-        if not speeches[number].stream.advance():
+        if not answers[number].stream.advance():
             going.remove(number)
-        texts[number] = safe(speeches[number].text)
+        texts[number] = safe(answers[number].text)
         columns.show(texts)
     columns.end()
 
@@ -162,7 +162,7 @@ class Columns:
             self._print([self._row([cut(name, self._each) for name in names])])
 
     def reach(self, text: str) -> tuple[int, int]:
-        """How many lines a text has, and how far its last one goes."""
+        """The number of lines of a text, and the columns of the last one."""
         lines = self._lines(text)
         return len(lines), columns_of(lines[-1])
 
@@ -202,17 +202,17 @@ class Columns:
         return 24
 
 
-def answers_content(chat: Chat, prompt: str, speeches: Sequence[Speech]) -> dict[str, Any]:
+def answers_content(chat: Chat, prompt: str, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
     """For programs."""
-    manner = chat.manner
+    options = chat.options
     return {
         "prompt": prompt,
-        "system": manner.system,
+        "system": options.system,
         "chat_template": chat.under_template,
-        "max_new_tokens": manner.max_new_tokens,
-        "temperature": manner.temperature,
-        "seed": manner.seed,
-        "answers": [each.content() for each in speeches],
+        "max_new_tokens": options.max_new_tokens,
+        "temperature": options.temperature,
+        "seed": options.seed,
+        "answers": [each.content() for each in answers],
     }
 
 

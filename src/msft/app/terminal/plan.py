@@ -67,26 +67,20 @@ def devices_lines(content: Mapping[str, Any], width: int) -> list[str]:
 
 COLUMNS = (
     *("method", "stages", "epochs", "steps", "tokens", "evals", "FLOPs", "time"),
-    *("training", "evaluating", "evals are", "ahead"),
-)
-ABOUT_COLUMNS = (
-    "evals: evaluations; FLOPs: all of them, 6, 2 and 8 for each weight and token of training, "
-    "evaluating and looking ahead (frozen weights: 4, 2 and 6); training, evaluating, ahead: "
-    "parts of them; evals are: the share of evaluating"
+    *("training", "evaluating", "of all", "looking ahead"),
 )
 MOST_STAGES = 12
 """Stages whose steps are listed one by one."""
 
 
 def plan_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
-    """All that a forecast says, from rows to time; sentences are not wrapped."""
+    """All that a forecast says: time, memory and disk first; sentences are not wrapped."""
     blocks = (
-        _head(content),
+        [*_head(content), *_costs(content)],
         _data(content, width),
         _methods(content, width),
-        _search(content),
-        _audit(content),
-        _machine(content),
+        _stages(content),
+        _details(content),
         *([devices_lines(content["devices"], width)] if content.get("devices") else []),
     )
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -107,6 +101,36 @@ def _head(content: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _costs(content: Mapping[str, Any]) -> list[str]:
+    """Time, memory and disk: what a person decides by."""
+    memory, disk = content["memory"], content["disk"]
+    cases = content["methods"].get(content["method"])
+    if content["calibration"] is None:
+        time = f"not known, since {content['not_calibrated']}"
+    elif cases is None:
+        time = "not known, since the method is not counted"
+    else:
+        best, worst = (duration(cases[which]["seconds"]) for which in ("best", "worst"))
+        time = f"{best} in the best case, {worst} in the worst"
+        time = best if cases["best"] == cases["worst"] else time
+    kind = "GPU memory" if content["device"] == "cuda" else "memory"
+    return [
+        f"time: {time}",
+        f"{kind}: {_peak(memory)}: {_fits(memory['fits'], memory['peak'] <= memory['free'])}",
+        f"disk: {_peak(disk)}: {_fits(disk['fits'])}",
+    ]
+
+
+def _peak(found: Mapping[str, Any]) -> str:
+    return f"{si(found['peak'])}B at the peak, {si(found['free'])}B free"
+
+
+def _fits(fits: bool, easily: bool = True) -> str:
+    if not fits:
+        return "does NOT fit, msft train would refuse"
+    return "fits" if easily else "fits only with smaller micro-batches, which the engine takes"
+
+
 def _later(epoch: tuple[str, Mapping[str, int]]) -> str:
     first, size = epoch
     sizes = ", ".join(counted(size[f"{noun}s"], noun) for noun in ("row", "token", "step"))
@@ -117,24 +141,19 @@ def _data(content: Mapping[str, Any], width: int) -> list[str]:
     rows: list[Sequence[str]] = [
         ("sub-dataset", "train rows", "tokens", "longest", "scored rows", "tokens", "written")
     ]
-    for name, dataset in content["datasets"].items():
+    for name, dataset in {**content["datasets"], **content["watched"]}.items():
         scored = dataset[content["selection_split"]]
+        is_watched = name in content["watched"]
+        train = [f"{dataset[key]:,}" for key in ("rows", "tokens", "longest") if not is_watched]
         rows.append(
             (
-                plain(name, keep=""),
-                f"{dataset['rows']:,}",
-                f"{dataset['tokens']:,}",
-                f"{dataset['longest']:,}",
+                plain(name, keep="") + (", watched" if is_watched else ""),
+                *(train or ("-", "-", "-")),
                 f"{scored['rows']:,}",
                 f"{scored['tokens']:,}",
                 f"≈ {scored['written']:,}" if scored["written"] else "-",
             )
         )
-    for name, dataset in content["watched"].items():
-        scored = dataset[content["selection_split"]]
-        counts = (f"{scored['rows']:,}", f"{scored['tokens']:,}")
-        written = f"≈ {scored['written']:,}" if scored["written"] else "-"
-        rows.append((f"{plain(name, keep='')}, watched", "-", "-", "-", *counts, written))
     epoch, evaluation = content["epoch"], content["evaluation"]
     lines = [
         *table(rows, width),
@@ -143,15 +162,15 @@ def _data(content: Mapping[str, Any], width: int) -> list[str]:
         f"{counted(epoch['evaluations'], 'evaluation')}",
         *map(_later, epoch.get("later_epochs", {}).items()),
         f"one evaluation: {counted(evaluation['rows'], 'row')}, "
-        f"{counted(evaluation['tokens'], 'token')} through the model (what rows share, once)",
+        f"{counted(evaluation['tokens'], 'token')} through the model",
     ]
-    if content["selection_split"] == TEST:
-        lines.append(f"note: the scored rows are those of test. {SELECTED_ON_TEST}")
     if evaluation["written"]:
         lines.append(
-            f"  ≈ {evaluation['written']:,} of them are written by the model: as long as the "
-            "references, which is an estimate"
+            f"written: ≈ {evaluation['written']:,} of these tokens, if answers are as long as the "
+            "references"
         )
+    if content["selection_split"] == TEST:
+        lines.append(f"note: the scored rows are those of test. {SELECTED_ON_TEST}")
     return lines
 
 
@@ -164,14 +183,14 @@ def _methods(content: Mapping[str, Any], width: int) -> list[str]:
             rows.append((mark + name if same else f"{mark}{name}, {which}", *_cells(case)))
     return [
         *table(rows, width, COLUMNS.index("training")),
-        ABOUT_COLUMNS,
         "→ the recipe's method with its options; the others have the paper's.",
+        "FLOPs are those of training, evaluating (of all: its share) and looking ahead.",
         *not_counted_lines(content["not_counted"]),
     ]
 
 
 def not_counted_lines(left_out: Mapping[str, str]) -> list[str]:
-    """Which methods are left out, and why; those with one reason together."""
+    """The methods that are left out, with the reason; methods with the same reason together."""
     named: dict[str, list[str]] = {}
     for name, why in left_out.items():
         named.setdefault(why, []).append(name)
@@ -195,53 +214,44 @@ def _cells(case: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _search(content: Mapping[str, Any]) -> list[str]:
-    """The recipe's method, stage by stage."""
+CASES = {
+    "early stopping": (
+        "the mean never rises, so that early_stopping_patience ends the run",
+        "the mean rises to the end",
+    ),
+    "msft": (
+        "the largest sub-dataset left leaves after every stage, as soon as it can",
+        "no sub-dataset ever overfits, until max_stages or max_epochs ends the search",
+    ),
+}
+"""The meaning of the best and of the worst case."""
+
+
+def _stages(content: Mapping[str, Any]) -> list[str]:
+    """Steps of each stage of the recipe's method, and what its cases mean."""
     cases = content["methods"].get(content["method"])
     if cases is None:
         return []
-    same = cases["best"] == cases["worst"]
+    patient = content["early_stopping_patience"] is not None
+    meant: tuple[str, ...] = CASES.get("early stopping" if patient else content["method"], ("", ""))
+    if cases["best"] == cases["worst"]:
+        cases, meant = {"": cases["best"]}, ("",)
     lines = []
-    for name in ["best"] if same else ["best", "worst"]:
-        steps = [f"{stage['steps']:,}" for stage in cases[name]["stages"]]
-        if not steps:
-            continue
-        which = "" if same else f", {name} case"
-        listed = " ".join([*steps[:MOST_STAGES], *["…"] * (len(steps) > MOST_STAGES)])
+    for (which, case), meaning in zip(cases.items(), meant, strict=True):
+        steps = [f"{stage['steps']:,}" for stage in case["stages"]]
+        shown = " ".join([*steps[:MOST_STAGES], *["…"] * (len(steps) > MOST_STAGES)])
         if len(steps) > 1 and len(set(steps)) == 1:
-            listed = f"{steps[0]} in each"
-        lines.append(f"steps of the {counted(len(steps), 'stage')}{which}: {listed}")
-    if content["early_stopping_patience"] is not None and not same:
-        lines += [
-            "best: the mean never rises, so that early_stopping_patience ends the run.",
-            "worst: it rises to the end.",
-        ]
-    if content["method"] == "msft":
-        lines += [
-            "best: the largest sub-dataset left leaves after every stage, as soon as it can.",
-            "worst: no sub-dataset ever overfits, until max_stages or max_epochs ends the search.",
-        ]
+            shown = f"{steps[0]} in each"
+        said = [f"steps of the {counted(len(steps), 'stage')}: {shown}"] if steps else []
+        said += [meaning] if meaning else []
+        if said:
+            lines.append((f"{which}: " if which else "") + "; ".join(said))
     return lines
 
 
-def _audit(content: Mapping[str, Any]) -> list[str]:
-    """What a round of an audit costs."""
-    case = content["audit_round"]
-    if case is None:
-        return []
-    tokens, time = case["tokens"], case["seconds"]
-    return [
-        f"msft audit: a round trains {counted(case['steps'], 'step')} on "
-        f"{si(tokens['train'])} tokens and asks {si(tokens['evaluation'])}, "
-        f"{si(case['flops']['total'])}FLOPs"
-        + ("" if time is None else f", {duration(time)}")
-        + "; a second one follows where somebody is spoiled",
-    ]
-
-
-def _machine(content: Mapping[str, Any]) -> list[str]:
-    memory, disk = content["memory"], content["disk"]
-    where = "GPU memory" if content["device"] == "cuda" else "memory"
+def _details(content: Mapping[str, Any]) -> list[str]:
+    """The parts of memory, disk and time, and the cost of an audit."""
+    memory, disk, speed = (content[key] for key in ("memory", "disk", "calibration"))
     parts = {
         "weights and moments": memory["held"],
         "the moving average": memory["average"],
@@ -251,53 +261,45 @@ def _machine(content: Mapping[str, Any]) -> list[str]:
         "checkpoints": memory["checkpoints"],
         "libraries": memory["libraries"],
     }
-    listed = ", ".join(f"{name} {si(size)}B" for name, size in parts.items() if size)
-    own = f", beside {si(memory['program'])}B that the program has now" if memory["program"] else ""
     held = disk["checkpoints_in_memory"]
     place = "in memory, two of them on disk too"
     if disk["policy"] != LEAN:
         place = f"on disk (disk_policy: {disk['policy']}), but for the newest"
     elif held < disk["checkpoints"]:
         place = f"on disk, since memory has room for {held} only"
-    lines = [
-        f"{where}: {si(memory['peak'])}B at the peak{own}; {si(memory['free'])}B are free: "
-        + _fits(memory["fits"], memory["peak"] <= memory["free"]),
-        f"  {listed}",
-        f"disk: {si(disk['peak'])}B at the peak; {si(disk['free'])}B are free: "
-        + _fits(disk["fits"], True)
-        + "; the run's folder is",
-        f"  {disk['out']}",
-        f"  the {disk['checkpoints']} checkpoints that may be needed at a time are {place}",
+    lines = ["memory, by part: " + ", ".join(f"{name} {si(n)}B" for name, n in parts.items() if n)]
+    if memory["program"]:
+        lines.append(f"the program takes {si(memory['program'])}B now, on top of that")
+    lines += [
+        f"the {disk['checkpoints']} checkpoints that may be needed at a time are {place}",
+        f"the run's folder is {disk['out']}",
     ]
     if disk.get("models"):
-        lines.append(f"  whole models beside the checkpoints: {si(disk['models'])}B of it")
-    return [*lines, *_speed(content)]
-
-
-def _fits(fits: bool, easily: bool) -> str:
-    if not fits:
-        return "does NOT fit, msft train would refuse"
-    return "fits" if easily else "fits only with smaller micro-batches, which the engine takes"
-
-
-def _speed(content: Mapping[str, Any]) -> list[str]:
-    speed = content["calibration"]
-    if speed is None:
-        return [f"time: not known, since {content['not_calibrated']}"]
-    seconds = content["evaluation"]["tokens"] / speed["evaluation_tokens_per_second"]
-    sampled = ", from a few rows" if speed["sampled"] else ""
-    return [
-        f"time, as tried here: {speed['train_tokens_per_second']:,.0f} tokens/s of training, an "
-        f"evaluation in {duration(seconds)}{sampled}, loading in {duration(speed['loading'])}"
-    ]
-
-
-HEAD = ("run", "FLOPs, best", "worst", "time, best", "worst", "disk")
+        lines.append(f"whole models beside the checkpoints: {si(disk['models'])}B of the disk")
+    if speed is not None:
+        seconds = content["evaluation"]["tokens"] / speed["evaluation_tokens_per_second"]
+        sampled = ", from a few rows" if speed["sampled"] else ""
+        rate, loading = f"{speed['train_tokens_per_second']:,.0f}", duration(speed["loading"])
+        lines.append(
+            f"time, as tried here: {rate} tokens/s of training, an evaluation in "
+            f"{duration(seconds)}{sampled}, loading in {loading}"
+        )
+    if audit := content["audit_round"]:
+        tokens, time = audit["tokens"], audit["seconds"]
+        lines.append(
+            f"msft audit: a round trains {counted(audit['steps'], 'step')} on "
+            f"{si(tokens['train'])} tokens and asks {si(tokens['evaluation'])}, "
+            f"{si(audit['flops']['total'])}FLOPs{f', {duration(time)}' if time is not None else ''}"
+            "; a second one follows where somebody is spoiled"
+        )
+    return lines
 
 
 def side_by_side_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
     """A line of each run, then all of them; sentences are not wrapped."""
-    rows: list[Sequence[str]] = [HEAD]
+    rows: list[Sequence[str]] = [
+        ("run", "FLOPs, best", "worst", "time, best", "worst", "disk"),
+    ]
     for name, run in content["runs"].items():
         rows.append(
             (name, *_cost_cells(run["best"], run["worst"], "seconds"), f"{si(run['disk'])}B")
@@ -338,7 +340,7 @@ def _together(content: Mapping[str, Any]) -> list[str]:
 
 
 def _memory(content: Mapping[str, Any]) -> list[str]:
-    """What a run of each model needs of one device, however small its micro-batches are."""
+    """The memory that a run of each model needs on one device with the smallest micro-batches."""
     most: dict[str, tuple[int, bool]] = {}
     for run in content["runs"].values():
         least, fits = most.get(run["model"], (0, True))

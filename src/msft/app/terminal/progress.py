@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msft.app.terminal.board import Board, Placed, time_left_text
 from msft.app.terminal.results import ENDINGS, checkpoint_in_words
-from msft.app.terminal.screen import unguarded
+from msft.app.terminal.screen import ProgressLine, unguarded
 from msft.observers.observer import Observer, Watched
 from msft.report.watched import broken_in_words
 from msft.report.wording import metric_name
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 MOST_SCORES = 12
 """Sub-datasets that a plain line names; with more of them it says how many are left out."""
-LONGEST = 40
-"""Characters of a name before a score."""
-STILL_RISING = "all were still at their highest"
 
 
 @runtime_checkable
@@ -140,7 +137,8 @@ class PlainLines:
     def _say(self, line: str) -> None:
         try:
             if self._out is not None:
-                print(line, file=self._out, flush=True)
+                self._out.write(f"{line}\n")  # at once, so that a progress bar stays below it
+                self._out.flush()
         except BrokenPipeError:
             self._out = None
 
@@ -153,7 +151,7 @@ class ShownAudit(Observer):
 
     def __init__(self) -> None:
         self._out: IO[str] | None = sys.stdout
-        self._open = False
+        self._moving = ProgressLine(sys.stdout, between=0.0) if sys.stdout.isatty() else None
 
     def event(self, history: History, event: Event, live: bool) -> None:
         if not live:
@@ -170,33 +168,30 @@ class ShownAudit(Observer):
                     self._say(f"{judge}: epoch {epochs}{loss}", stays=last)
             case JudgedEvent():
                 rows = counted(sum(event.judged.values()), "training row")
-                self._say(f"{judge} has judged {rows} that it has not seen", stays=True)
+                self._say(f"{judge} has judged {rows} that it has not seen")
             case FoundEvent():
                 spoiled = [n for n, each in event.findings.items() if each.verdict == "spoiled"]
                 found = f"spoiled: {', '.join(_some(spoiled))}" if spoiled else "nobody is spoiled"
-                self._say(f"round {event.round}: {found}", stays=True)
+                self._say(f"round {event.round}: {found}")
 
-    def _say(self, line: str, stays: bool) -> None:
+    def _say(self, line: str, stays: bool = True) -> None:
         """Print a line; on a terminal, one that does not stay is written over by the next."""
         if self._out is None:
             return
-        terminal = self._out.isatty()
         width = screen_width(self._out) or WIDTH
-        text = cut(line, width - 1)
         try:
-            if not terminal:
+            if self._moving is None:
                 print(fitted(line, width), file=self._out, flush=True)
                 return
-            filled = f"\r{text:<{width - 1}}" if self._open else text
-            print(filled, end="\n" if stays else "", file=self._out, flush=True)
-            self._open = not stays
+            self._moving("" if stays else line)
+            if stays:
+                print(cut(line, width - 1), file=self._out, flush=True)
         except BrokenPipeError:
             self._out = None
 
     def close(self) -> None:
-        if self._open and self._out is not None:
-            print(file=self._out, flush=True)
-            self._open = False
+        if self._moving is not None and self._out is not None:
+            self._moving("")
 
 
 def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
@@ -234,17 +229,16 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
                 mean_text(history, event.checkpoint),
             )
             return _with_scores(f"  {point}, {mean}:", event.scores, width, history.watched)
-        case DecisionEvent(what="exclude"):
+        case DecisionEvent(what="exclude"):  # where training goes on, the next stage says
             here = history.stages[-1].points[-1:]
             stays = bool(here) and here[0].checkpoint == event.checkpoint
-            where = "training goes on from" if stays else "training goes back to"
+            where = " at" if stays else "; back to"
             gone, there = ", ".join(event.names), checkpoint_in_words(event.checkpoint)
-            return f"  → {gone} left; {where} {there}"
+            return f"  → {gone} left{where} {there}"
         case DecisionEvent(what="go_on"):
             tested = any(stage.falls for stage in history.stages[-1:])
-            why = "none surely fell" if tested else STILL_RISING
-            from_there = f"training goes on from {checkpoint_in_words(event.checkpoint)}"
-            return f"  → no sub-dataset left: {why}; {from_there}"
+            why = "none surely fell" if tested else "all were still at their highest"
+            return f"  → no sub-dataset left: {why}"
         case EndEvent():
             best, mean = checkpoint_in_words(event.best), mean_text(history, event.best)
             return f"done: {ENDINGS[event.by]}; the best is {best}, {mean}"
@@ -252,11 +246,11 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
 
 
 def _with_scores(said: str, scores: Scores, width: int, watched: Collection[str]) -> str:
-    """What is said of a point, and its scores: behind it if all fit on the line, else below.
+    """A sentence on a point, and its scores: behind it if all fit on the line, else below.
 
     watched: names in brackets, since they are in no mean.
     """
-    said_of = {n: f"{cut(n, LONGEST)} {float(score.value):.3f}" for n, score in scores.items()}
+    said_of = {n: f"{cut(n, 40)} {float(score.value):.3f}" for n, score in scores.items()}
     apart = [f"[{text}]" for name, text in said_of.items() if name in watched]
     texts = _some([text for name, text in said_of.items() if name not in watched]) + _some(apart)
     line = "  ".join([said, *texts])
@@ -281,14 +275,8 @@ def _some(texts: list[str]) -> list[str]:
 BARS = "▁▂▃▄▅▆▇█"
 MOST_ROWS = 20
 """Sub-datasets that are shown one by one; the others are one line together."""
-AROUND = 10
-"""Lines of a terminal that are not rows of the table."""
 WIDE = 96
 """Columns of a terminal with room for a long bar and long trends."""
-LEAST_NAME = 8
-"""Columns of a name that is cut."""
-REDRAWN = 0.5
-"""Seconds between two drawings while steps come in."""
 
 
 def sparkline(numbers: Sequence[float], width: int) -> str:
@@ -328,7 +316,7 @@ class LiveTable:
 
     def step(self, step: Step) -> None:
         self._board.step(step)
-        if time.monotonic() - self._drawn > REDRAWN:
+        if time.monotonic() - self._drawn > 0.5:
             self._draw()
 
     def _draw(self) -> None:
@@ -345,7 +333,8 @@ def live_view(board: Board, title: str, width: int, height: int) -> "RenderableT
 
     names = list(board.history.start.datasets)
     watched = [*board.history.watched]
-    shown = visible_names(board, names, min(MOST_ROWS, max(3, height - AROUND - len(watched))))
+    room = height - 10 - len(watched)  # ten lines of the view are not rows of its table
+    shown = visible_names(board, names, min(MOST_ROWS, max(3, room)))
     lines = [Text(cut(title, width), style="bold"), Text(fitted(_standing(board, names), width))]
     if board.history.selected_on_test:
         lines.insert(1, Text(fitted(SELECTED_ON_TEST, width), style="bold red"))
@@ -371,7 +360,7 @@ def visible_names(board: Board, names: list[str], most: int) -> list[str]:
 
 
 def _standing(board: Board, names: list[str]) -> str:
-    """How many are being trained, and the best so far."""
+    """The number of active sub-datasets, and the best so far."""
     active = sum(board.active(name) for name in names)
     left = sum(board.left(name) is not None for name in names)
     parts = ["the run has ended"] if board.history.ended else []
@@ -386,7 +375,7 @@ def _standing(board: Board, names: list[str]) -> str:
 
 
 def _stage(board: Board, width: int) -> "Table":
-    """How far the present stage is; it moves with every step."""
+    """The progress of the present stage; it moves with every step."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -445,7 +434,7 @@ def _table(board: Board, names: list[str], width: int) -> "Table":
         if head in columns and spare < min(sizes["sub-dataset"], NARROW_NAMES):
             del columns[head]
             spare += sizes[head] + 2
-    columns["sub-dataset"] = [cut(name, max(LEAST_NAME, spare)) for name in names]
+    columns["sub-dataset"] = [cut(name, max(8, spare)) for name in names]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     for head in columns:
         right = "right" if head in ("score", "best") else "left"

@@ -88,7 +88,7 @@ def _guard(guard: Mapping[str, Any]) -> str:
 
 
 def choice_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
-    """What training with and without the suspects of an audit gives, and which one was chosen."""
+    """The scores of training with and without the suspects of an audit, and the choice."""
     shown = {"all": "on all rows", "clean": f"without {content['suspects']:,} suspects"}
     rows: list[tuple[str, ...]] = [("training", "validation", "test")]
     for what, score in content["validation"].items():
@@ -98,7 +98,7 @@ def choice_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
 
 
 def _result(best: dict[str, Any], selection: str) -> str:
-    """Which checkpoint it is, and how it came to be the one."""
+    """The checkpoint of the result, and the points that it was chosen from."""
     parts = best["average_of"]
     if parts:
         ends = f" from {parts[0]} to {parts[-1]}" if len(parts) > 1 else f", {parts[0]}"
@@ -131,7 +131,7 @@ class ScoreLine:
 
 @dataclass(frozen=True, slots=True)
 class Scoreboard:
-    """What an evaluation found.
+    """The scores of an evaluation.
 
     groups: means over the benchmarks of a group, where there are two groups or more.
     mean: None where metrics are mixed, and where all are only watched.

@@ -2,8 +2,10 @@
 library, moves no cursor and shows no credentials."""
 
 import argparse
+import json
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, TextIO
@@ -56,7 +58,8 @@ def show(text: str) -> None:
 
 def show_paths(*paths: Path | str) -> None:
     """Print paths, each on a line of its own and never broken, so that they can be copied."""
-    print(*paths, sep="\n")
+    for path in paths:
+        print(path)
 
 
 def show_path(name: str, path: Path | str) -> None:
@@ -71,15 +74,36 @@ def say(text: str, quiet: bool = False) -> None:
         print(fitted(text, screen_width(sys.stderr)), file=sys.stderr)
 
 
+def print_json(content: Mapping[str, Any]) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False), file=unguarded(sys.stdout))
+
+
+def emit(
+    options: argparse.Namespace,
+    content: Mapping[str, Any],
+    text: Callable[[int], str],
+    paths: Sequence[Path] = (),
+) -> None:
+    """Print what a command found: with --json for a program, else in words that fit the screen, and
+    the paths of the files that it wrote."""
+    if options.json:
+        print_json(content)
+        return
+    show(text(width()))
+    show_paths(*paths)
+
+
 class ProgressLine:
     """A line that is written over, a few times a second; nothing of it stays."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, between: float | None = None) -> None:
+        """between: seconds between two states of the line (default: `BETWEEN`)."""
         self._stream, self._shown, self._last = stream, 0, 0.0
+        self._between = between
 
     def __call__(self, text: str) -> None:
         now = monotonic()
-        if text and now - self._last < BETWEEN:
+        if text and now - self._last < (BETWEEN if self._between is None else self._between):
             return
         self._last = now if text else 0.0
         line = cut(text, (screen_width(self._stream) or WIDTH) - 1)

@@ -31,12 +31,8 @@ ABOUT_COLUMNS = (
     "on; mean, longest: tokens of a train row"
 )
 FREE = "free"
-WATCHED = "watched"
 MOST_LABELS = 8
-"""With more different answers than these there is no balance to show."""
-WIDEST_LABELS = 50
-LONGEST_LABEL = 12
-"""Characters that are shown of an answer."""
+"""The most different answers whose shares are shown."""
 
 
 def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
@@ -76,14 +72,14 @@ def _row(dataset: SubDataset) -> tuple[str, ...]:
     *first, longest = (n if isinstance(n, str) else f"{n:,}" for n in counts.values())
     if dataset.watched:
         form, metric, _, valid, test, shots, *_ = first
-        return (dataset.name, form, metric, WATCHED, valid, test, shots, "", "", "", "", "")
+        return (dataset.name, form, metric, "watched", valid, test, shots, "", "", "", "", "")
     mean = f"{counts['tokens'] / counts['train_rows']:.1f}"
     labels = balance([_label(example) for example in dataset.train.examples])
     return (dataset.name, *first, mean, longest, labels)
 
 
 def watched_text(dataset: SubDataset) -> str:
-    """What a recipe asks of a sub-dataset besides its training; empty where that is nothing."""
+    """That a sub-dataset is watched, and its guard; empty without either."""
     guard = dataset.spec.guard
     texts = ["watched: it is scored at every tick and never trained"] if dataset.watched else []
     if guard is not None:
@@ -133,7 +129,7 @@ def _rows(dataset: SubDataset) -> EncodedSplit:
 
 
 def _counts(dataset: SubDataset) -> dict[str, Any]:
-    """What a sub-dataset is and has, in the order of the table; the longest row last."""
+    """Format, metric and counts in the order of the table; the longest row stands last."""
     rows, given = dataset.train.rows, dataset.given
     return {
         "format": dataset.format,
@@ -152,21 +148,21 @@ def balance(labels: Sequence[str]) -> str:
     """The share of each answer in per cent, e.g. `A 26 B 24 C 50`; `free`: too many differ, or
     they begin alike.
 
-    Long answers are cut, all alike, until a table has room for them.
+    Long answers are cut, all alike, from 12 characters down to 3, until they take 50 together.
     """
     counts = Counter(labels)
     if len(counts) > MOST_LABELS or "" in counts:
         return FREE
     shares = {label: f"{100 * count / len(labels):.0f}" for label, count in counts.items()}
-    for longest in (*range(min(LONGEST_LABEL, max(map(len, counts))), 3, -1), 3):
+    for longest in (*range(min(12, max(map(len, counts))), 3, -1), 3):
         text = " ".join(sorted(f"{label[:longest]} {share}" for label, share in shares.items()))
-        if len(text) <= WIDEST_LABELS:
+        if len(text) <= 50:
             break
     return text if len({label[:longest] for label in counts}) == len(counts) else FREE
 
 
 def _label(example: Example) -> str:
-    """What the right answer is called; of own choices, its letter."""
+    """The label of the right answer; for own choices its letter."""
     if example.label or example.answer is None:
         return example.label or example.completion.strip()
     return ascii_uppercase[example.answer] if example.answer < 26 else ""
