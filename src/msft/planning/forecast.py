@@ -24,7 +24,6 @@ from msft.engine.memory import (
     demand_of,
     exported,
     free_disk,
-    frozen_bytes,
     in_bf16,
     models_beside,
     needs_of,
@@ -227,10 +226,10 @@ def _devices(
 
 def demand_on_gpus(recipe: Recipe, corpus: Corpus, shape: ModelShape) -> Demand:
     """How the recipe would train on an assumed GPU."""
-    found = demand_of(recipe, corpus, torch.device("cuda"), shape, round(H200.memory))
-    adapter = recipe.adapter
-    frozen = 0 if adapter is None else frozen_bytes(shape, bf16=True, four_bit=adapter.four_bit)
-    return replace(found, fused=False, lean=True, bf16=True, frozen=frozen)
+    found = demand_of(
+        replace(recipe, bf16=True), corpus, torch.device("cuda"), shape, round(H200.memory)
+    )
+    return replace(found, fused=False, lean=True)
 
 
 def calibration_of(
