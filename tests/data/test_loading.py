@@ -499,7 +499,10 @@ def test_a_dataset_that_is_a_script_is_read_from_the_hubs_tables(
         return {"train": [1], "test": [2]}
 
     monkeypatch.setattr("datasets.load_dataset", load)
-    assert hub_sources("owner/name:some") == {"train": [1], "test": [2]}
+    assert hub_sources("owner/name:some", {"train": "train", "test": "test"}) == {
+        "train": [1],
+        "test": [2],
+    }
     assert asked == [{}, {"revision": "refs/convert/parquet"}]
 
 

@@ -16,14 +16,13 @@ from typing import Any
 
 from msft.data.encoding import EncodedSplit
 from msft.data.exclusions import raw_lines, row_sha256
-from msft.data.sources import SPLITS
 from msft.errors import UsageError, explaining
 from msft.files import FOLDER, kind_of, read_text, refuse_other_kind
 from msft.observers.hub import push
 from msft.observers.observer import Observer
 from msft.planning.admission import Job, Notice, admit, resolved, run_folder
 from msft.ranks import Ranks, all_or_fail, from_rank0, lost_ranks_named
-from msft.recipe.dataset import names_files
+from msft.recipe.dataset import SPLITS, names_files
 from msft.recipe.recipe import Recipe, load_recipe, with_rows
 from msft.report import write_report
 from msft.run.folder import RunFolder, read_history, write_json, write_text

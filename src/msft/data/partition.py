@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from msft.data.sources import SPLITS
 from msft.errors import DataError
 from msft.example import Example, Split
-from msft.recipe.dataset import DatasetSpec
+from msft.recipe.dataset import SPLITS, DatasetSpec
 
 POOLED = "other"
 

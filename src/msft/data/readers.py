@@ -8,7 +8,6 @@ come out of it. A folder that `datasets.save_to_disk` wrote is read like a file.
 import csv
 import glob
 import gzip
-import importlib
 import json
 import os
 import re
@@ -435,7 +434,9 @@ def _csv(path: Path, bad: Bad) -> Iterator[RawRow]:
 
 
 def _parquet(path: Path, bad: Bad) -> Iterator[RawRow]:
-    parquet, arrow = import_optional("pyarrow.parquet", path), import_optional("pyarrow", path)
+    import pyarrow as arrow  # type: ignore[import-untyped]
+    from pyarrow import parquet
+
     number = 0
     most, unpacked = most_unpacked(path), 0
     try:
@@ -444,7 +445,7 @@ def _parquet(path: Path, bad: Bad) -> Iterator[RawRow]:
             refuse_bomb(path, sum(group.total_byte_size for group in groups), most)
             refuse_bomb(path, file.metadata.num_rows, most_rows(path), "rows")
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for row in _unpacked(batch, arrow, path, number):
+                for row in _unpacked(batch, path, number):
                     number += 1
                     unpacked += _length(row)
                     refuse_bomb(path, unpacked, most)
@@ -455,7 +456,8 @@ def _parquet(path: Path, bad: Bad) -> Iterator[RawRow]:
 
 
 def _saved(folder: Path) -> Iterator[RawRow]:
-    arrow = import_optional("pyarrow", folder)
+    import pyarrow as arrow
+
     number = 0
     for shard in _saved_shards(folder):
         try:
@@ -463,7 +465,7 @@ def _saved(folder: Path) -> Iterator[RawRow]:
                 for batch in stream:
                     for start in range(0, len(batch), PARQUET_ROWS):
                         part = batch.slice(start, PARQUET_ROWS)
-                        for row in _unpacked(part, arrow, folder, number):
+                        for row in _unpacked(part, folder, number):
                             number += 1
                             yield f"{folder}, row {number}", row
         except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -471,12 +473,14 @@ def _saved(folder: Path) -> Iterator[RawRow]:
             raise DataError(f"{shard}: not a readable Arrow file: {said}") from None
 
 
-def _unpacked(batch: Any, arrow: Any, path: Path, done: int) -> Iterator[Any]:
+def _unpacked(batch: Any, path: Path, done: int) -> Iterator[Any]:
     """Rows of a batch; large ones one at a time, since all may be the same text that is there
     once. Dates and times come as text, since Python has no value for some of them.
 
     done: rows before the batch.
     """
+    import pyarrow as arrow
+
     step = 1 if batch.nbytes > LARGE_BATCH else len(batch)
     for number, column in enumerate(batch.schema):
         if arrow.types.is_temporal(column.type):
@@ -513,18 +517,6 @@ def _length(value: Any) -> int:
     if isinstance(value, dict):
         return sum(map(_length, value.values()))
     return sum(map(_length, value)) if isinstance(value, list) else 8
-
-
-def import_optional(module: str, what: object) -> Any:
-    """An optional dependency, imported when a source needs it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.split(".")[0]
-        raise DataError(
-            f"{what}: reading this needs {package}, which cannot be imported ({error}); "
-            f"pip install {package}"
-        ) from error
 
 
 def _raise(error: DataError) -> None:

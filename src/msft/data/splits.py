@@ -20,10 +20,10 @@ from msft.benchmarks.benchmark import Benchmark
 from msft.benchmarks.grading import Grader
 from msft.data.formats import TEXT
 from msft.data.partition import POOLED, Piece, partition
-from msft.data.sources import SPLITS, read_splits
+from msft.data.sources import read_splits
 from msft.errors import DataError
 from msft.example import Example, Split
-from msft.recipe.dataset import DatasetSpec
+from msft.recipe.dataset import SPLITS, DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.search.curves import SELECTION, TEST
 from msft.search.draws import picked, sampled
