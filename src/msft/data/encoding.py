@@ -85,7 +85,7 @@ def _encoded(
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     chats = iter(_chats([e for e in examples if e.messages], tokenizer, most, borders))
     return [
-        next(chats) if e.messages else _joined(next(prompts), next(answers) + end) for e in examples
+        next(chats) if e.messages else after(next(prompts), next(answers) + end) for e in examples
     ]
 
 
@@ -104,7 +104,7 @@ def encoded_choices(
     texts = [choice for e in examples for choice in e.choices]
     answers = iter(encoded_texts(texts, tokenizer, special=False))
     return [
-        [_joined(prompt, next(answers)) for _ in e.choices]
+        [after(prompt, next(answers)) for _ in e.choices]
         for e, prompt in zip(examples, prompts, strict=True)
     ]
 
@@ -153,7 +153,8 @@ def _size(example: Example) -> int:
     return len(example.prompt) + len(example.completion) + turns
 
 
-def _joined(prompt: list[int], answer: list[int]) -> Encoded:
+def after(prompt: Sequence[int], answer: Sequence[int]) -> Encoded:
+    """An answer after a prompt."""
     marks = (False,) * len(prompt) + (True,) * len(answer)
     return Encoded((*prompt, *answer), marks)
 
