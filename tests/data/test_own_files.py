@@ -213,8 +213,8 @@ def test_loss_on_prompts_marks_every_token_of_train_and_none_else() -> None:
 def test_a_weight_gives_rows_per_epoch(weight: float, rows: int, note: str) -> None:
     given = recipe(train=pairs(*"abcdefghij"), weight=weight)
     dataset = corpus_of(given).datasets["a"]
-    assert dataset.epoch_rows == rows == corpus_of(given).mixture(0).rows
-    assert dataset.epoch_tokens == rows * len("say a a ")
+    assert dataset.in_epoch(0) == (rows, rows * len("say a a "))
+    assert corpus_of(given).mixture(0).rows == rows
     assert "".join(dataset.notes).startswith(note)
     assert bool(dataset.notes) == bool(note)
 

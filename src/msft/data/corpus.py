@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from math import ceil, fsum, log
 from typing import Any, Literal
 
@@ -50,7 +51,7 @@ ChoiceNorm = Literal["chars", "tokens", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A sub-dataset as something to be scored.
+    """What an evaluation needs of a sub-dataset.
 
     metric: `accuracy`, `nll` or a function of the user's own.
     shots: text of the few-shot exemplars that stands before every prompt.
@@ -77,7 +78,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class EpochSize:
-    """What an epoch has; where samples are drawn anew, its tokens on average."""
+    """Rows, tokens and steps of an epoch; the mean tokens, where rows are drawn anew each epoch."""
 
     rows: int
     tokens: int
@@ -90,7 +91,7 @@ def later_epochs(sizes: Mapping[int, EpochSize]) -> dict[str, Any]:
     return {"later_epochs": later} if later else {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SubDataset:
     """A sub-dataset as the model sees it. `test` is None where the recipe has no test rows,
     `validation` where test rows select. A watched one has no `train` rows.
@@ -101,9 +102,6 @@ class SubDataset:
     excluded: the train rows that `exclude_rows` names; `train` has the others.
     watched: of one that is only scored, the splits that its rows are of. Where there are only test
         rows, they stand in the place of those that select.
-    part: its share of an epoch, with `epoch_rows` rows of `epoch_tokens` tokens; where a sample is
-        drawn anew each epoch, these are the tokens on average. Of the first epoch, where a weight
-        changes.
     """
 
     spec: DatasetSpec
@@ -117,31 +115,26 @@ class SubDataset:
     notes: tuple[str, ...]
     excluded: EncodedSplit | None = None
     watched: tuple[str, ...] = ()
-    name: str = field(init=False)
-    shots: str = field(init=False)
-    part: Part = field(init=False)
-    epoch_rows: int = field(init=False)
-    epoch_tokens: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        spec, rows = self.spec, self.train.rows
-        part = Part(spec.name, 0, 0)
-        if rows:
-            part = Part.weighted(spec.name, len(rows), spec.weight, spec.keep)
-        tokens = sum(len(row.tokens) for row in rows)
-        known = {
-            "name": spec.name,
-            "shots": "".join(map(_exemplar, self.exemplars)),
-            "part": part,
-            "epoch_rows": part.rows,
-            "epoch_tokens": round(tokens * part.rows / max(1, len(rows))),
-        }
-        for key, value in known.items():
-            object.__setattr__(self, key, value)
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @cached_property
+    def shots(self) -> str:
+        return "".join(map(_exemplar, self.exemplars))
+
+    @cached_property
+    def part(self) -> Part:
+        """Its share of the epochs."""
+        spec, rows = self.spec, len(self.train.rows)
+        if not rows:
+            return Part(spec.name, 0, 0)
+        return Part.weighted(spec.name, rows, spec.weight, spec.keep)
 
     def in_epoch(self, epoch: int) -> tuple[int, int]:
-        """Rows of an epoch, and their tokens on average."""
-        rows, held = self.part.rows_in(epoch) if epoch else self.part.rows, self.train.rows
+        """Rows of an epoch, and their tokens; where rows are drawn anew each epoch, their mean."""
+        rows, held = self.part.rows_in(epoch), self.train.rows
         return rows, round(sum(len(row.tokens) for row in held) * rows / len(held))
 
     def rows_of(self, split: str) -> EncodedSplit:
@@ -647,7 +640,8 @@ def limit_note(
 
 
 def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:
-    """The settings of a run, as far as recipe and data decide them. An audit watches nobody."""
+    """The settings of a run, as far as recipe and data decide them. An audit scores no watched
+    sub-datasets, and has no guards."""
     guards = {n: d.spec.guard.max_drop for n, d in corpus.scored.items() if d.spec.guard}
     watched = {name: dataset.watched for name, dataset in corpus.watched.items()}
     stops_early = method.name in STOPPING_EARLY

@@ -49,8 +49,10 @@ def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
     parts = _divided(splits, groups)
     pieces: list[Piece] = []
     for name, part in zip(names, parts, strict=True):
-        caps: dict[str, Any] = {f"{s}_rows": _cap(spec, s, read) for s, read in part.items()}
-        pieces.append((replace(spec, name=name, split_by=None, **caps), part, ()))
+        caps = {split: getattr(spec, f"{split}_rows") for split in part}
+        idle = [s for s, most in caps.items() if most and len(part[s].examples) <= most]
+        no_caps: dict[str, Any] = {f"{split}_rows": None for split in idle}  # so without a note
+        pieces.append((replace(spec, name=name, split_by=None, **no_caps), part, ()))
     if pooled:
         own, part, _ = pieces[-1]
         pieces[-1] = (own, part, (_pooled_note(spec, part, pooled, counts["train"]),))
@@ -90,12 +92,6 @@ def _pooled_note(
         f"{count} of {spec.split_by} with fewer than {spec.split_min_rows} train rows "
         f"or none in another split {verb} pooled: {listed}"
     )
-
-
-def _cap(spec: DatasetSpec, split: str, read: Split) -> int | None:
-    """The cap on a piece's rows; None where the piece has fewer, which needs no note."""
-    most: int | None = getattr(spec, f"{split}_rows")
-    return None if most is None or len(read.examples) <= most else most
 
 
 def _listed(values: list[tuple[str, int]]) -> str:

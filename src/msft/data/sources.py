@@ -29,15 +29,15 @@ from msft.data.readers import (
     RawRow,
     files_named,
     is_saved,
-    kind_of,
     read_rows,
     refuse_unreadable,
     split_file,
+    suffix_of,
 )
 from msft.errors import DataError
 from msft.example import Example, Split
 from msft.files import expanded
-from msft.recipe.dataset import SPLITS, WEIGHT, DatasetSpec, Rows, names_files
+from msft.recipe.dataset import SPLITS, WEIGHT, DatasetSpec, MemoryRows, names_files
 from msft.recipe.recipe import Recipe
 from msft.recipe.yaml import place_of
 from msft.search.curves import SELECTION, TEST
@@ -46,7 +46,6 @@ from msft.text import shown
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?", re.ASCII)
 HUB = "https://huggingface.co"
 OFFLINE = "HF_HUB_OFFLINE"
-_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Files:
         return ", ".join(map(str, self.paths))
 
 
-Sources = Mapping[str, Files | Rows]
+Sources = Mapping[str, Files | MemoryRows]
 """The files or the rows of each split that a sub-dataset has."""
 
 
@@ -108,7 +107,7 @@ SHOWN_ROWS = 3
 
 
 def load_split(
-    source: Files | Rows,
+    source: Files | MemoryRows,
     where: str,
     skip_bad_rows: bool = False,
     reading: Reading = example_of,
@@ -159,7 +158,7 @@ def _bad_rows(first: Sequence[str], count: int, good: int) -> str:
     return "\n  ".join([head, *first, *rest])
 
 
-def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[RawRow]:
+def rows_of(source: Files | MemoryRows, where: str, bad: Bad) -> Iterator[RawRow]:
     """Every row with its place; rows in memory are placed by `where` and their number."""
     if isinstance(source, Files):
         return (row for path in source.paths for row in read_rows(path, bad))
@@ -264,7 +263,7 @@ def sources_of(spec: DatasetSpec, recipe: Recipe, hub: bool = True) -> tuple[Sou
     hub: False: leave out what is on the hub.
     """
     named, on_hub = path_sources(spec, recipe, hub)
-    found = dict[str, Files | Rows]()
+    found = dict[str, Files | MemoryRows]()
     for split in wanted_splits(recipe):
         source = getattr(spec, split)
         if source is not None:
@@ -314,7 +313,7 @@ def is_folder(written: str, path: Path) -> bool:
         raise DataError(
             f"{path}: path is a file; expected a folder or a hub name: give it as train"
         )
-    if not _HUB_NAME.fullmatch(written) or kind_of(path):
+    if not _HUB_NAME.fullmatch(written) or suffix_of(path):
         raise DataError(
             f"{path}: there is no such folder; expected a folder with train, validation and test "
             "files, or a hub name such as owner/name"
@@ -385,7 +384,7 @@ def stay_offline_without_hub() -> None:
 
 def _hub_is_known() -> bool:
     host = urlsplit(os.environ.get("HF_ENDPOINT") or HUB).hostname
-    for _ in range(_TRIES):
+    for _ in range(2):
         try:
             return bool(socket.getaddrinfo(host, None))
         except socket.gaierror:
@@ -437,7 +436,7 @@ def refuse_missing_files(recipe: Recipe) -> None:
         raise DataError("\n  ".join([f"{len(wrong)} sources of rows cannot be read:", *wrong]))
 
 
-def _refuse_unreadable(source: Files | Rows | None) -> None:
+def _refuse_unreadable(source: Files | MemoryRows | None) -> None:
     for path in source.paths if isinstance(source, Files) else ():
         refuse_unreadable(path)
 

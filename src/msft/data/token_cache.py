@@ -43,7 +43,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def place_of(examples: Sequence[Example], tokenizer: Any, most: int | None) -> Path | None:
-    """The file of these rows, there or not yet; None: they are not kept.
+    """The file for these rows, whether it exists or not; None: these rows are not cached.
 
     most: as of `encoded_examples`.
     """
@@ -135,7 +135,7 @@ def _shrink(folder: Path) -> None:
 
 @lru_cache(1)
 def _code() -> bytes:
-    """What encodes: the versions of the packages, and our own files."""
+    """Digests of the code that encodes: of the packages' versions, and of our own files."""
     own = [
         Path(__file__).with_name(name).read_bytes() for name in ("encoding.py", "token_cache.py")
     ]

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, PlainValidator
 
@@ -34,15 +34,9 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _IN_MEMORY = re.compile(r"<\d+ rows in memory>")
 
 
-class Rows(Protocol):
-    """Rows in memory: a list of dicts, or a `datasets.Dataset`."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-Source = str | tuple[str, ...] | Rows
+MemoryRows = Collection[Any]
+"""Rows in memory: a list of dicts, or a `datasets.Dataset`."""
+Source = str | tuple[str, ...] | MemoryRows
 """A file or a pattern of files, several of them, or rows."""
 
 FIELDS = (
@@ -494,14 +488,14 @@ _NEEDED = {
     "test": "test",
     "name": "name",
 }
-"""Keys that an unknown one may mean. Something stands in for it then, so that what it means is not
-called missing as well."""
+"""Needed keys that an unknown key may mean, and the key that gets a stand-in then, so that the
+needed key is not called missing as well."""
 
 
 def specs_of(
     datasets: Any, keys_of_recipe: Collection[str]
 ) -> tuple[tuple[DatasetSpec, ...], list[RecipeError]]:
-    """The sub-datasets of a recipe, and what is wrong with them; something stands in for that."""
+    """The sub-datasets of a recipe, with defaults in place of what is wrong, and the mistakes."""
     if isinstance(datasets, str | Mapping) or not isinstance(datasets, Sequence):
         said = (
             f"datasets is {shown(datasets)}; expected a list, each item with a name and its files"

@@ -279,7 +279,7 @@ class Carried:
 
 @dataclass(slots=True)
 class Draft:
-    """What a config says, in our words.
+    """The recipe in the making.
 
     config: their keys that have a value.
     folder: of their file; data is looked for there, and in the working folder.

@@ -4,7 +4,7 @@ which columns they have, and how many there are."""
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,9 @@ def add_entry(
     if not isinstance(path, str):
         raise RecipeError(f"{where} has no path; expected a file, a folder or a name on the hub")
     refuse_entry(where, entry)
-    spec: dict[str, Any] = {"name": _free(draft, called or _stem(path, files))}
+    first = files if isinstance(files, str) else files[0] if files else path
+    name = called or Path(first).name.split(".")[0] or "data"
+    spec: dict[str, Any] = {"name": _free(draft, name)}
     source = _source(draft, path, files, entry.get("name"))
     spec |= source
     note = "" if _found(source, draft.place) else "no such file here yet"
@@ -195,11 +197,6 @@ def _from(draft: Draft, path: str) -> str:
 def _found(source: Mapping[str, Any], place: Path) -> bool:
     named = source.get("train", ())
     return all((place / name).exists() for name in ([named] if isinstance(named, str) else named))
-
-
-def _stem(path: str, files: Any) -> str:
-    first = files if isinstance(files, str) else files[0] if files else path
-    return Path(first).name.split(".")[0] or "data"
 
 
 def _free(draft: Draft, name: str) -> str:
@@ -550,8 +547,10 @@ def _interleaved(draft: Draft) -> None:
         return
     counts = [trained_in(spec, draft.place) for spec in draft.datasets]
     known = [count for count in counts if count]
-    shares = [float(share) for share in given] if _are_numbers(given) else []
-    if len(shares) != len(counts) or len(known) != len(counts) or not all(s > 0 for s in shares):
+    are_numbers = all(re.fullmatch(r"\d*\.?\d+", share) for share in given)
+    shares = [float(share) for share in given] if are_numbers else []
+    counted = len(shares) == len(known) == len(counts)
+    if not counted or not all(share > 0 for share in shares):
         for key in keys:
             draft.leave(key)
         return
@@ -561,10 +560,6 @@ def _interleaved(draft: Draft) -> None:
         spec["weight"] = round(rows * share / count, 4)
     for key in keys:
         draft.carry_data(key, "weight", draft.config[key], "rows per epoch")
-
-
-def _are_numbers(words: Sequence[str]) -> bool:
-    return bool(words) and all(re.fullmatch(r"\d*\.?\d+", word) for word in words)
 
 
 READERS = {

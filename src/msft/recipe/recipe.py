@@ -67,7 +67,7 @@ _STAND_INS: dict[str, Any] = {
     "datasets": [{"name": "x", "train": "x.jsonl", "validation_fraction": 0.1}],
     "method": "sft",
 }
-"""What stands in for a needed key that an unknown one probably means, or that is missing."""
+"""Values for needed keys that are missing, or that an unknown key probably means."""
 
 ADAPTER_KEYS = (
     *("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),

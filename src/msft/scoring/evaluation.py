@@ -98,9 +98,9 @@ class _Question:
 
 
 class Evaluator:
-    """Scores what the engine holds: `evaluator(names, split)`.
+    """Scores the model that the engine holds: `evaluator(names, split)`.
 
-    What is asked is worked out once for all evaluations of a run.
+    Prompts, choices and limits are encoded once for all evaluations of a run.
     """
 
     def __init__(
