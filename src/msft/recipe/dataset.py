@@ -400,26 +400,10 @@ class DatasetSpec:
                     ("label_noise",),
                     because=("benchmark",),
                 )
-            if self.columns is not None:
-                yield RecipeError(
-                    "both benchmark and columns; a benchmark knows its own columns: leave "
-                    "columns out",
-                    ("columns",),
-                )
-            of_chats = [key for key in CHAT_KEYS if getattr(self, key) not in (None, "auto")]
-            for key in of_chats:
-                yield RecipeError(
-                    f"both benchmark and {key}; a benchmark has prompts of its own, which go "
-                    f"through no chat template: leave {key} out",
-                    (key,),
-                    because=("benchmark",),
-                )
-            for key in [key for key in SPLITS if getattr(self, key) is not None]:
-                yield RecipeError(
-                    f"both benchmark and {key}; a benchmark has its own rows: leave {key} "
-                    "out, or give a folder of yours as path",
-                    (key,),
-                )
+            for key, why in _BESIDE_BENCHMARK.items():
+                if getattr(self, key) not in (None, "auto"):
+                    said = f"both benchmark and {key}; a benchmark has {why}"
+                    yield RecipeError(said, (key,), because=("benchmark",))
         if self.validation is not None and self.validation_fraction is not None:
             yield RecipeError(
                 "both validation and validation_fraction; keep the one you mean",
@@ -474,6 +458,15 @@ class DatasetSpec:
             )
 
 
+_BESIDE_BENCHMARK = {
+    "columns": "columns of its own: leave columns out",
+    **{
+        key: f"prompts of its own, which go through no chat template: leave {key} out"
+        for key in CHAT_KEYS
+    },
+    **{key: f"its own rows: leave {key} out, or give a folder of yours as path" for key in SPLITS},
+}
+"""Keys that contradict `benchmark`, and why."""
 _OF_TRAINING = (
     *("train_rows", "validation_fraction", "keep", "weight", "label_noise"),
     *("split_by", "split_min_rows"),

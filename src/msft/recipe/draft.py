@@ -131,22 +131,8 @@ NEWER = Tool(
     },
 )
 TOOLS = (AXOLOTL, FACTORY, TRL, SWIFT, NEWER)
-RATES = {True: 1e-4, False: 1e-5}
-"""ms-swift's rate, of an adapter and of all weights."""
 MOST_VALUES = 10_000
 """Keys and values of a config. It takes a second to read so many; long ones have 500."""
-WARM_UP = (0.03, 100)
-"""Axolotl's: this share of the steps, but at most so many."""
-TEMPLATING = (FACTORY, NEWER, SWIFT)
-TEMPLATED = (
-    "they write rows with instruction and output as turns of a conversation, by the model's "
-    "template; msft gives those rows Alpaca's prompt: format: chat in each sub-dataset writes turns"
-)
-WHOLE_CONVERSATIONS = (
-    "TRL trains on all of a conversation, and on the completion alone where rows have a prompt and "
-    "a completion; msft on answers only: completion_only_loss: false adds the prompts"
-)
-
 
 _KEYS_OF_TRAINERS = {
     "DPO": "precompute_ref_log_probs precompute_ref_batch_size reference_free use_weighting "

@@ -19,14 +19,9 @@ from msft.recipe.draft import (
     DEFAULT,
     FACTORY,
     NEWER,
-    RATES,
     SWIFT,
-    TEMPLATED,
-    TEMPLATING,
     TOOLS,
     TRL,
-    WARM_UP,
-    WHOLE_CONVERSATIONS,
     Draft,
     Tool,
     refuse_other_training,
@@ -41,6 +36,21 @@ from msft.text import shown
 Lengths = Callable[[Draft], tuple[Sequence[int], str] | None]
 """Tokens of rows that stand for all rows of a mixture, and how they were counted; None where the
 rows cannot be read."""
+
+
+RATES = {True: 1e-4, False: 1e-5}
+"""ms-swift's rate, of an adapter and of all weights."""
+WARM_UP = (0.03, 100)
+"""Axolotl's: this share of the steps, but at most so many."""
+TEMPLATING = (FACTORY, NEWER, SWIFT)
+TEMPLATED = (
+    "they write rows with instruction and output as turns of a conversation, by the model's "
+    "template; msft gives those rows Alpaca's prompt: format: chat in each sub-dataset writes turns"
+)
+WHOLE_CONVERSATIONS = (
+    "TRL trains on all of a conversation, and on the completion alone where rows have a prompt and "
+    "a completion; msft on answers only: completion_only_loss: false adds the prompts"
+)
 
 
 def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda draft: None) -> Draft:

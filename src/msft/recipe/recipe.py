@@ -704,6 +704,13 @@ def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
     about validation rows, or about test rows that do not choose, contradict it."""
     on_test = recipe.selection_split == TEST
     for number, spec in enumerate(recipe.datasets):
+        if on_test and spec.guard is not None:
+            yield RecipeError(
+                f"sub-dataset {spec.name!r}: guard, but selection_split is test, and a guard looks "
+                "at validation rows; leave one of them out",
+                ("datasets", number, "guard"),
+                because=("selection_split",),
+            )
         if spec.benchmark is not None or spec.path is not None:
             continue
         if on_test and spec.test is None:
@@ -723,35 +730,22 @@ def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
                 ("datasets", number, "validation"),
                 because=("validation_fraction",),
             )
-    for number, spec in enumerate(recipe.datasets):
-        if on_test and spec.guard is not None:
+    for key, why in _IDLE_ON_TEST.items() if on_test else ():
+        value = getattr(recipe, key)
+        if value != getattr(Recipe, key):
             yield RecipeError(
-                f"sub-dataset {spec.name!r}: guard, but selection_split is test, and a guard looks "
-                "at validation rows; leave one of them out",
-                ("datasets", number, "guard"),
+                f"{key} is {str(value).lower()}, but selection_split is test, {why}",
+                (key,),
                 because=("selection_split",),
             )
-    if on_test and recipe.early_stopping_patience is not None:
-        yield RecipeError(
-            f"early_stopping_patience is {recipe.early_stopping_patience}, but selection_split is "
-            "test, and training may not end by test scores; leave one of them out",
-            ("early_stopping_patience",),
-            because=("selection_split",),
-        )
-    if on_test and recipe.score_test != "best":
-        yield RecipeError(
-            f"score_test is {recipe.score_test}, but selection_split is test, so every point is "
-            "scored on test already; leave score_test out",
-            ("score_test",),
-            because=("selection_split",),
-        )
-    if on_test and recipe.validation_loss:
-        yield RecipeError(
-            "validation_loss is true, but selection_split is test, so no validation rows are read; "
-            "leave validation_loss out",
-            ("validation_loss",),
-            because=("selection_split",),
-        )
+
+
+_IDLE_ON_TEST = {
+    "early_stopping_patience": "and training may not end by test scores; leave one of them out",
+    "score_test": "so every point is scored on test already; leave score_test out",
+    "validation_loss": "so no validation rows are read; leave validation_loss out",
+}
+"""Keys that contradict `selection_split: test`, and why."""
 
 
 _ENDS_OTHERWISE = {
