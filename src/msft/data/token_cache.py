@@ -167,7 +167,8 @@ def _packed(rows: Sequence[Encoded], name: str) -> bytes:
 
 
 def _unpacked(data: bytes, name: str, rows: int) -> list[Encoded]:
-    """ValueError where it is no file of so many rows under this name."""
+    """The rows in the bytes of a file; ValueError where they are not the file of this name, with so
+    many rows."""
     import numpy as np
     from safetensors.numpy import load
 

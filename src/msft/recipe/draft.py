@@ -32,7 +32,7 @@ from msft.text import shown
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Another tool, and what its config means where it says nothing.
+    """Another tool, with the defaults of its config.
 
     defaults: of keys.
     batch: the factors of a batch on one device, each with its default.
@@ -252,7 +252,7 @@ UNKNOWN = "msft has no such key"
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A key of theirs that became one of ours.
+    """A key of the other tool that became a key of ours.
 
     note: what is different, if something is.
     """
@@ -318,7 +318,7 @@ class Draft:
             self.changes.append(theirs)
 
     def take_back(self, ours: str, why: str) -> None:
-        """A key of theirs that was carried over does not count, by another one."""
+        """Undo the carrying over of a key, since another key of theirs goes before it."""
         for each in [each for each in self.carried if each.ours == ours]:
             self.carried.remove(each)
             del self.keys[ours]

@@ -168,7 +168,7 @@ _INSIDE = {
 
 
 def _key(draft: Draft, key: str, value: Any, note: str = "") -> None:
-    """A key that stands for itself: ours, another name for one of ours, or not there."""
+    """Read a key by itself: one of ours, another name for one of ours, or one that msft lacks."""
     ours = _ours(key)
     if _by_value(draft, key, value):
         return
@@ -367,7 +367,7 @@ _TARGET_KEYS = (
 
 
 def adapter_keys(tool: Tool) -> set[str]:
-    """Keys that are read here."""
+    """The keys that `read_adapter` reads."""
     return {tool.switch, *_BITS, *_TARGET_KEYS, *tool.adapter_names, *_SAME}
 
 
@@ -450,7 +450,7 @@ STEP_KEYS = {
     *(*_WARM_UP_KEYS, "max_steps", "eval_steps", "batch_size", "global_batch_size"),
     *(key for tool in TOOLS for key, _ in tool.batch),
 }
-"""Keys that are read here."""
+"""The keys that `read_steps` reads."""
 
 
 def read_steps(draft: Draft, lengths: Lengths) -> None:

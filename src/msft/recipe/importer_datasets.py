@@ -262,7 +262,7 @@ def rows_in(spec: Mapping[str, Any], place: Path) -> int | None:
 
 
 def used_in(spec: Mapping[str, Any], place: Path) -> int | None:
-    """Those of them that `train_rows` leaves."""
+    """The rows of a sub-dataset's file that `train_rows` leaves."""
     rows = rows_in(spec, place)
     return None if rows is None else min(rows, spec.get("train_rows", rows))
 
@@ -283,7 +283,7 @@ DATASETS_OF = (
     *("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"),
     *("dataset_mixture", "dataset_mixer", "train_dataset", "split_dataset_ratio", "val_dataset"),
 )
-"""Keys that are read here."""
+"""The keys that the readers of datasets read."""
 
 INFO = "dataset_info.json"
 HELD_OUT = 0.1

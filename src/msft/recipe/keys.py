@@ -189,7 +189,7 @@ def with_places(
     order = {place: number for number, place in enumerate(places)}
 
     def position(mistake: RecipeError) -> int:
-        """What is missing stands with the thing that should have it."""
+        """The number of a key in the file; of a missing key, that of the block it belongs into."""
         ends = range(len(mistake.place), 0, -1)
         return next((order[p] for p in (mistake.place[:n] for n in ends) if p in order), len(order))
 
