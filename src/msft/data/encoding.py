@@ -160,6 +160,19 @@ def after(prompt: Sequence[int], answer: Sequence[int]) -> Encoded:
 
 
 # Conversations
+#
+# A chat template writes a conversation as one text. The tokens of an answer are those between two
+# prefixes of that text: the turns before the answer with the opening of the assistant's turn, and
+# the same turns with the answer. The tokens of both prefixes must be the first tokens of the whole
+# text; a template that rewrites earlier turns is refused. `_chat` does this, a conversation at a
+# time.
+#
+# To encode whole prefixes takes most of the time of long conversations. `_chats_at_once` encodes
+# the end of each prefix only. A tokenizer cuts a text at special tokens such as `<|im_end|>` before
+# it does anything else (`Borders`), so up to the last border in a prefix the tokens are those of
+# the whole text. What follows the border is a few characters, mostly the same in all rows, and each
+# such end is encoded once (`_Cutter`). tests/data/test_many_conversations.py holds both ways to the
+# same tokens.
 
 
 def _chats(

@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from msft.benchmarks import PUBLIC
 from msft.benchmarks.benchmark import Benchmark
@@ -350,13 +349,12 @@ _asked: dict[int, tuple[Example, str]] = {}
 
 def question_of(row: Example) -> str:
     """What a row asks; two rows that ask the same are duplicates."""
-    if row.asks:
-        return _letters(row.asks)
     known = _asked.get(id(row))
     if known is None:
         if len(_asked) == MOST_ASKED:
             _asked.clear()
-        known = _asked[id(row)] = (row, _folded(row))
+        asked = _bare(row.asks) or row.asks or _folded(row)
+        known = _asked[id(row)] = (row, asked)
     return known[1]
 
 
@@ -368,18 +366,12 @@ def _folded(row: Example) -> str:
     return folded if folded.strip("\x1f") else " ".join(row.completion.split()).casefold()
 
 
-@lru_cache(MOST_ASKED)
-def _letters(text: str) -> str:
-    return _bare(text) or text
-
-
 def _bare(text: str) -> str:
     return _FURNITURE.sub("", text).casefold()
 
 
 def forget_questions() -> None:
-    """Free the caches of `question_of`, which are needed only while rows are compared."""
-    _letters.cache_clear()
+    """Free the cache of `question_of`, which is needed only while rows are compared."""
     _asked.clear()
 
 

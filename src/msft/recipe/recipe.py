@@ -509,7 +509,7 @@ def block_of_option(name: str, method: Any) -> tuple[str, str]:
     return "method_options", f"an option of {listed(having)}, but method is {method}; with it"
 
 
-def set_for_flag(flag: str, value: str, method: Any = "msft") -> tuple[str, str]:
+def set_for_flag(flag: str, value: str) -> tuple[str, str]:
     """What `--set` takes in the place of a flag of the command line such as `--learning-rate 1e-4`;
     or else what is told of the flag. Both are empty where nobody knows the flag.
 
@@ -525,7 +525,7 @@ def set_for_flag(flag: str, value: str, method: Any = "msft") -> tuple[str, str]
         return f"{ours}={written}", ""
     if ours in [key.name for key in fields(DatasetSpec)]:
         return f"datasets.NAME.{ours}={written}", ""
-    block, _ = block_of_option(ours, method)
+    block, _ = block_of_option(ours, Recipe.method)
     if block:
         return f"{block}.{ours}={written}", ""
     if ours in FOREIGN:
