@@ -134,8 +134,6 @@ def _benchmark(given: str) -> str:
 
 def _source(given: Any) -> Any:
     """A file, several as a tuple, or rows as a tuple."""
-    if given is None:
-        return None
     if isinstance(given, str | os.PathLike):
         return _file(given)
     if isinstance(given, Sequence) and not isinstance(given, bytes):
@@ -163,9 +161,7 @@ def _file(given: str | os.PathLike[str]) -> str:
     return writable(name)
 
 
-def _columns(given: Any) -> dict[str, str] | None:
-    if given is None:
-        return None
+def _columns(given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping) or not given:
         raise ValueError(
             "expected our fields with your columns, such as {prompt: question, completion: answer}"
@@ -181,8 +177,8 @@ def _columns(given: Any) -> dict[str, str] | None:
     return dict(given)
 
 
-def _system(given: Any) -> str | None:
-    if given is None or (isinstance(given, str) and given.strip() and "\0" not in given):
+def _system(given: Any) -> str:
+    if isinstance(given, str) and given.strip() and "\0" not in given:
         return given
     raise ValueError("expected text, or leave the key out")
 
@@ -192,9 +188,7 @@ _OF_ROWS = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of a chat template that rows fill."""
 
 
-def _variables(given: Any) -> dict[str, Any] | None:
-    if given is None:
-        return None
+def _variables(given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping) or not given:
         raise ValueError(
             "expected variables of the chat template, such as {enable_thinking: false}"
@@ -296,14 +290,14 @@ class DatasetSpec:
     name: Annotated[str, AfterValidator(_name)]
     benchmark: Annotated[str, AfterValidator(_benchmark)] | None = None
     path: Text | None = None
-    train: Annotated[Source | None, PlainValidator(_source)] = None
-    validation: Annotated[Source | None, PlainValidator(_source)] = None
-    test: Annotated[Source | None, PlainValidator(_source)] = None
-    columns: Annotated[Mapping[str, str] | None, PlainValidator(_columns)] = None
+    train: Annotated[Source, PlainValidator(_source)] | None = None
+    validation: Annotated[Source, PlainValidator(_source)] | None = None
+    test: Annotated[Source, PlainValidator(_source)] | None = None
+    columns: Annotated[Mapping[str, str], PlainValidator(_columns)] | None = None
     format: Literal["auto", "chat"] = "auto"
     chat_template: Template = None
-    system_prompt: Annotated[str | None, PlainValidator(_system)] = None
-    chat_template_kwargs: Annotated[Mapping[str, Any] | None, PlainValidator(_variables)] = None
+    system_prompt: Annotated[str, PlainValidator(_system)] | None = None
+    chat_template_kwargs: Annotated[Mapping[str, Any], PlainValidator(_variables)] | None = None
     validation_fraction: Annotated[float | None, Interval(gt=0, le=0.999)] = None
     train_rows: Annotated[int | None, Ge(1)] = None
     validation_rows: Annotated[int | None, Ge(1)] = None

@@ -325,17 +325,13 @@ def _read_template(draft: Draft, key: str, value: Any) -> None:
         draft.leave(key, "the default")
     elif name in _NAMED:
         draft.carry(key, "chat_template", _NAMED[name], _changed(value, _NAMED[name]))
-    elif all_rows:
-        why = f"not {shown(value)}: conversations get the tokenizer's own template"
-        draft.leave(key, f"{why} (chat_template takes a name or a .jinja file)", changes=True)
     else:
-        draft.leave(
-            key,
+        more = "" if all_rows else ", and rows with instruction and output get Alpaca's prompt"
+        why = (
             f"not {shown(value)}: conversations get the tokenizer's own template (chat_template "
-            "takes a name or a .jinja file), and rows with instruction and output get Alpaca's "
-            "prompt",
-            changes=True,
+            f"takes a name or a .jinja file){more}"
         )
+        draft.leave(key, why, changes=True)
     if all_rows:
         for spec in draft.datasets:
             spec["format"] = "chat"

@@ -51,8 +51,8 @@ def is_template(written: str) -> bool:
     return "{{" in written or "{%" in written
 
 
-def _template(given: Any) -> str | None:
-    if given is None or (isinstance(given, str) and is_template(given) and "\0" not in given):
+def _template(given: Any) -> str:
+    if isinstance(given, str) and is_template(given) and "\0" not in given:
         return given
     if not isinstance(given, str):
         raise ValueError(
@@ -62,7 +62,7 @@ def _template(given: Any) -> str | None:
     return writable(given)
 
 
-Template = Annotated[str | None, PlainValidator(_template)]
+Template = Annotated[str, PlainValidator(_template)] | None
 """A chat template: the name of one of ours, its text, or the name of its file."""
 
 
