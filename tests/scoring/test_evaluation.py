@@ -23,8 +23,7 @@ from msft.engine.simple import SimplePredictor
 from msft.errors import BadScore, RecipeError
 from msft.example import Encoded, Example
 from msft.run.engine import Generated, Likelihoods, StopRow
-from msft.scoring.evaluation import MOST_WRITTEN, Evaluator, texts_of
-from msft.scoring.metrics import folded
+from msft.scoring.evaluation import MOST_WRITTEN, Evaluator, normal, texts_of
 from msft.search.curves import accuracy, nll, value
 
 TOKENIZER = tiny_tokenizer()
@@ -356,7 +355,7 @@ def test_the_model_s_own_word_is_what_counts() -> None:
         "a", "accuracy", {"test": encoded_split(examples, TOKENIZER, 512)}, max_new_tokens=5
     )
     scored = Evaluator({"a": task}, decoder, TOKENIZER)(["a"], "test")
-    expected = [folded(text) != "" for text in said]
+    expected = [normal(text) != "" for text in said]
     assert scored.verdicts["a"] == "".join("1" if right else "0" for right in expected) + "0"
 
 

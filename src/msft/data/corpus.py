@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from math import ceil, fsum, log
 from typing import Any, Literal
 
@@ -91,7 +90,7 @@ def later_epochs(sizes: Mapping[int, EpochSize]) -> dict[str, Any]:
     return {"later_epochs": later} if later else {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SubDataset:
     """A sub-dataset as the model sees it. `test` is None where the recipe has no test rows,
     `validation` where test rows select. A watched one has no `train` rows.
@@ -102,6 +101,7 @@ class SubDataset:
     excluded: the train rows that `exclude_rows` names; `train` has the others.
     watched: of one that is only scored, the splits that its rows are of. Where there are only test
         rows, they stand in the place of those that select.
+    part: its share of the epochs.
     """
 
     spec: DatasetSpec
@@ -115,26 +115,22 @@ class SubDataset:
     notes: tuple[str, ...]
     excluded: EncodedSplit | None = None
     watched: tuple[str, ...] = ()
+    name: str = field(init=False)
+    shots: str = field(init=False)
+    part: Part = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @cached_property
-    def shots(self) -> str:
-        return "".join(map(_exemplar, self.exemplars))
-
-    @cached_property
-    def part(self) -> Part:
-        """Its share of the epochs."""
+    def __post_init__(self) -> None:
         spec, rows = self.spec, len(self.train.rows)
-        if not rows:
-            return Part(spec.name, 0, 0)
-        return Part.weighted(spec.name, rows, spec.weight, spec.keep)
+        part = Part(spec.name, 0, 0)
+        if rows:
+            part = Part.weighted(spec.name, rows, spec.weight, spec.keep)
+        object.__setattr__(self, "name", spec.name)
+        object.__setattr__(self, "shots", "".join(map(_exemplar, self.exemplars)))
+        object.__setattr__(self, "part", part)
 
     def in_epoch(self, epoch: int) -> tuple[int, int]:
         """Rows of an epoch, and their tokens; where rows are drawn anew each epoch, their mean."""
-        rows, held = self.part.rows_in(epoch), self.train.rows
+        rows, held = self.part.rows_in(epoch) if epoch else self.part.rows, self.train.rows
         return rows, round(sum(len(row.tokens) for row in held) * rows / len(held))
 
     def rows_of(self, split: str) -> EncodedSplit:

@@ -233,7 +233,7 @@ def _share(draft: Draft, at: str, spec: dict[str, Any], key: str, value: Any) ->
         spec["train_rows"] = value
         draft.carry_data(at, "train_rows", value)
         return
-    rows = used_in(spec, draft.place)
+    rows = trained_in(spec, draft.place)
     if value == 1:
         draft.silent.append(at)
     elif rows is not None and value < 1:
@@ -261,19 +261,14 @@ def rows_in(spec: Mapping[str, Any], place: Path) -> int | None:
     return None
 
 
-def used_in(spec: Mapping[str, Any], place: Path) -> int | None:
-    """The rows of a sub-dataset's file that `train_rows` leaves."""
-    rows = rows_in(spec, place)
-    return None if rows is None else min(rows, spec.get("train_rows", rows))
-
-
 def trained_in(spec: Mapping[str, Any], place: Path) -> float | None:
-    """About as many rows as a sub-dataset has to train; None where they cannot be counted."""
+    """About as many rows as a sub-dataset has to train, as far as its keys are known; None where
+    they cannot be counted."""
     rows = rows_in(spec, place)
     if rows is None:
         return None
-    kept: float = min(rows * (1 - spec["validation_fraction"]), spec.get("train_rows", rows))
-    return kept
+    kept: float = rows * (1 - spec.get("validation_fraction", 0))
+    return min(kept, spec.get("train_rows", rows))
 
 
 DATASETS_OF = (
@@ -434,7 +429,7 @@ def _shared_out(draft: Draft) -> None:
         for number, entry in enumerate(draft.config["datasets"])
         if entry.get("fraction") is not None
     }
-    counts = [used_in(spec, draft.place) for spec in draft.datasets]
+    counts = [trained_in(spec, draft.place) for spec in draft.datasets]
     known = [count for count in counts if count]
     fractions = [float(share) for share in given.values()]
     if len(given) == len(known) == len(counts) and all(share > 0 for share in fractions):

@@ -153,6 +153,8 @@ class Recipe:
     peak_rule: where a curve peaks, as `peaks` says.
     prepared: the method with its options, checked.
     first_rollout: what a method of ours asks for first.
+    adapter: the adapter that is trained; None: all weights are.
+    packages: those that the adapter depends on.
     """
 
     model_name_or_path: Text
@@ -230,6 +232,8 @@ class Recipe:
     peak_rule: PeakRule = field(init=False, compare=False, repr=False)
     prepared: PreparedMethod = field(init=False, compare=False, repr=False)
     first_rollout: FirstRollout | None = field(default=None, init=False, compare=False, repr=False)
+    adapter: AdapterOptions | None = field(default=None, init=False, compare=False, repr=False)
+    packages: tuple[str, ...] = field(default=(), init=False, compare=False, repr=False)
 
     @staticmethod
     def from_mapping(
@@ -342,6 +346,9 @@ class Recipe:
         mistakes += _contradictions(self)
         if mistakes:
             raise WrongKeys(mistakes)
+        if self.use_peft:
+            settle("adapter", _adapter_of(self))
+            settle("packages", ("peft", "bitsandbytes") if self.load_in_4bit else ("peft",))
 
     def _option_mistake(self, method: str, error: OptionError) -> RecipeError:
         """What is wrong with an option of a method, with the place where the option stands."""
@@ -355,31 +362,6 @@ class Recipe:
         because = ("method", *error.because) if own and place != ("method",) else ()
         said = str(error) if own else f"options_by_method.{method}: {error}"
         return RecipeError(said, place, because)
-
-    @property
-    def adapter(self) -> AdapterOptions | None:
-        """The adapter that is trained; None: all weights are."""
-        if not self.use_peft:
-            return None
-        named = self.lora_target_modules
-        return AdapterOptions(
-            r=self.lora_r,
-            alpha=self.lora_alpha,
-            dropout=self.lora_dropout,
-            targets=None if named == ALL_LINEAR else tuple(named),
-            four_bit=self.load_in_4bit,
-            dora=self.use_dora,
-            rslora=self.use_rslora,
-            merged=self.merge_adapter,
-            seed=self.seed,
-        )
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The packages that the adapter depends on."""
-        if not self.use_peft:
-            return ()
-        return ("peft", "bitsandbytes") if self.load_in_4bit else ("peft",)
 
     def options_of(self, method: str) -> dict[str, Any]:
         """What the recipe says for a method; `method_options` are of its own."""
@@ -589,6 +571,21 @@ def _canonical(
                 if (key,) in places:
                     places[(target,)] = places[(key,)]
     return keys, notes, mistakes
+
+
+def _adapter_of(recipe: Recipe) -> AdapterOptions:
+    named = recipe.lora_target_modules
+    return AdapterOptions(
+        r=recipe.lora_r,
+        alpha=recipe.lora_alpha,
+        dropout=recipe.lora_dropout,
+        targets=None if named == ALL_LINEAR else tuple(named),
+        four_bit=recipe.load_in_4bit,
+        dora=recipe.use_dora,
+        rslora=recipe.use_rslora,
+        merged=recipe.merge_adapter,
+        seed=recipe.seed,
+    )
 
 
 # What keys have to do with each other

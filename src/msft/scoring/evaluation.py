@@ -37,7 +37,7 @@ from msft.example import Encoded, Example
 from msft.recipe.dataset import FUNCTION, metric_parts
 from msft.run.engine import Likelihoods, Predictor
 from msft.run.rows import Judged, Sample, Scored
-from msft.scoring.metrics import RIGHT_OR_WRONG, built_in, folded, judged_by, own_metric, read_by
+from msft.scoring.metrics import RIGHT_OR_WRONG, built_in, judged_by, own_metric, read_by
 from msft.search.curves import SELECTION, Score
 from msft.search.judging import JudgedRows, Kind
 
@@ -293,7 +293,7 @@ class Evaluator:
             worth = judged_by(self._own[task.name], task.name, prompt_of(example), said, reference)
             return Answered(prompt, said, reference, worth)
         if task.grader is None:
-            return Answered(prompt, said, reference, folded(said) == folded(reference))
+            return Answered(prompt, said, reference, normal(said) == normal(reference))
         extracted = task.grader.extracted(said)
         right = extracted is not None and extracted == task.grader.extracted(reference)
         return Answered(prompt, said, reference, right, extracted)
@@ -413,6 +413,11 @@ def prompt_of(example: Example) -> str:
     return example.prompt
 
 
+def normal(text: str) -> str:
+    """A text as answers are compared: trimmed and case folded."""
+    return text.strip().casefold()
+
+
 def length_of(choice: str, row: Encoded, norm: ChoiceNorm) -> float:
     """By what a likelihood is divided. The blank before a choice does not count, as in the
     harness."""
@@ -460,7 +465,7 @@ def judged(
         answered, seen = of_train.rows.get(name, []), of_validation.rows[name]
         kind, examples = kind_of(task), train[name].examples if name in train else ()
         loss, chosen = kind == "nll", kind == "choices"
-        given = {folded(example.completion) for example in examples}
+        given = {normal(example.completion) for example in examples}
         found[name] = JudgedRows(
             kind,
             numbers=[*rows.get(name, ())],
@@ -576,9 +581,9 @@ class Endings:
         the reference."""
         if tokens == reference[: len(tokens)]:
             return None
-        whole = folded(completion)
+        whole = normal(completion)
         for end in range(known + 1, len(tokens) + 1):
-            start = folded(self._text(tokens[:end]).rstrip("\ufffd"))  # half a character
+            start = normal(self._text(tokens[:end]).rstrip("\ufffd"))  # half a character
             if tokens[:end] != reference[:end] and not whole.startswith(start):
                 return end
         return None
