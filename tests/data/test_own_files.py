@@ -305,6 +305,8 @@ def test_rows_to_score_are_looked_for_before_a_model_is(
     refuse_no_rows(load_recipe(path, ["datasets.a.test=b/9.jsonl"]), "test")
     fraction = "datasets=[{name: a, train: one.jsonl, validation_fraction: 0.1}]"
     refuse_no_rows(load_recipe(path, [fraction]), "validation")
+    hub = "datasets=[{name: a, path: owner/name, validation_fraction: 0.1}]"
+    refuse_no_rows(load_recipe(path, [hub]), "test")  # which nobody knows without asking the hub
 
 
 def test_validate_shows_what_these_give(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
