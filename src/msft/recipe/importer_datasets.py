@@ -267,8 +267,9 @@ def trained_in(spec: Mapping[str, Any], place: Path) -> float | None:
     rows = rows_in(spec, place)
     if rows is None:
         return None
-    kept: float = rows * (1 - spec.get("validation_fraction", 0))
-    return min(kept, spec.get("train_rows", rows))
+    kept = rows * (1 - spec.get("validation_fraction", 0))
+    trained: float = min(kept, spec.get("train_rows", rows))
+    return trained
 
 
 DATASETS_OF = (
