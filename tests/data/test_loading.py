@@ -15,7 +15,7 @@ from msft.data.corpus import load_corpus
 from msft.data.sources import hub_sources, refuse_missing_files
 from msft.data.splits import (
     LoadedDataset,
-    _letters,
+    _asked,
     load_datasets,
     question_of,
     shared_between,
@@ -330,9 +330,9 @@ def test_what_rows_ask_is_not_held_any_longer_than_it_is_compared(tmp_path: Path
     keys = {"model_name_or_path": "tiny", "data_dir": str(tmp_path)}
     recipe = Recipe.from_mapping({**keys, "datasets": [{"name": "a", **CSQA}]})
     load_datasets(recipe)
-    assert _letters.cache_info().currsize > 0
+    assert _asked
     load_corpus(recipe, tiny_tokenizer())
-    assert _letters.cache_info().currsize == 0
+    assert not _asked
 
 
 # Exemplars
@@ -499,7 +499,10 @@ def test_a_dataset_that_is_a_script_is_read_from_the_hubs_tables(
         return {"train": [1], "test": [2]}
 
     monkeypatch.setattr("datasets.load_dataset", load)
-    assert hub_sources("owner/name:some") == {"train": [1], "test": [2]}
+    assert hub_sources("owner/name:some", {"train": "train", "test": "test"}) == {
+        "train": [1],
+        "test": [2],
+    }
     assert asked == [{}, {"revision": "refs/convert/parquet"}]
 
 

@@ -213,8 +213,8 @@ def test_loss_on_prompts_marks_every_token_of_train_and_none_else() -> None:
 def test_a_weight_gives_rows_per_epoch(weight: float, rows: int, note: str) -> None:
     given = recipe(train=pairs(*"abcdefghij"), weight=weight)
     dataset = corpus_of(given).datasets["a"]
-    assert dataset.epoch_rows == rows == corpus_of(given).mixture(0).rows
-    assert dataset.epoch_tokens == rows * len("say a a ")
+    assert dataset.in_epoch(0) == (rows, rows * len("say a a "))
+    assert corpus_of(given).mixture(0).rows == rows
     assert "".join(dataset.notes).startswith(note)
     assert bool(dataset.notes) == bool(note)
 
@@ -305,6 +305,8 @@ def test_rows_to_score_are_looked_for_before_a_model_is(
     refuse_no_rows(load_recipe(path, ["datasets.a.test=b/9.jsonl"]), "test")
     fraction = "datasets=[{name: a, train: one.jsonl, validation_fraction: 0.1}]"
     refuse_no_rows(load_recipe(path, [fraction]), "validation")
+    hub = "datasets=[{name: a, path: owner/name, validation_fraction: 0.1}]"
+    refuse_no_rows(load_recipe(path, [hub]), "test")  # which nobody knows without asking the hub
 
 
 def test_validate_shows_what_these_give(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

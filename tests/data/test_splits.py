@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from msft.data import readers
 from msft.data.formats import ALPACA, ALPACA_WITH_INPUT, format_of
-from msft.data.sources import Files, load_split, own_splits
+from msft.data.sources import Files, load_split, read_splits
 from msft.data.splits import LoadedDataset, divided
 from msft.errors import DataError
 from msft.example import Example, Message
 from msft.recipe.dataset import DatasetSpec
+from msft.recipe.recipe import Recipe
 
 Rows = Sequence[dict[str, Any]]
 
@@ -37,7 +38,8 @@ def jsonl(path: Path, rows: Rows) -> Path:
 
 
 def load_dataset_spec(spec: DatasetSpec, folder: Path | None, seed: int) -> LoadedDataset:
-    return divided(spec, own_splits(spec, folder), seed)
+    other = DatasetSpec("other", train="x.jsonl", validation_fraction=0.1)
+    return divided(spec, read_splits(spec, Recipe("tiny", [other], folder=folder))[0], seed)
 
 
 def loaded(seed: int = 20, name: str = "a", **keys: Any) -> LoadedDataset:
@@ -276,9 +278,6 @@ def test_hub_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(found.train), len(found.validation), len(found.test)) == (3, 1, 2)
     with pytest.raises(DataError, match=r"^owner/gone: .*ConnectionError: 'no route'.*hf download"):
         loaded(path="owner/gone")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match="pip install datasets"):
-        loaded(path="owner/name")
 
 
 def test_caps_keep_the_order_and_depend_on_the_seed_only() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from msft.data.sources import own_splits
-from msft.data.splits import divided
+from msft.data.splits import load_datasets
 from msft.errors import DataError, RecipeError
 from msft.recipe.dataset import DatasetSpec
-from msft.recipe.recipe import load_recipe
+from msft.recipe.recipe import Recipe, load_recipe
 
 GOOD = """\
 model_name_or_path: tiny
@@ -595,7 +594,7 @@ def test_wrong_data(
     (tmp_path / file).write_bytes(content)
     spec = DatasetSpec("a", train=file, validation=file)
     with pytest.raises(DataError) as caught:
-        divided(spec, own_splits(spec, tmp_path), 20)
+        load_datasets(Recipe("tiny", [spec], folder=tmp_path))
     readable(str(caught.value), str(tmp_path / file), line, said)
 
 
@@ -620,7 +619,7 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     ]
     for make, said in cases:
         with pytest.raises(DataError) as caught:
-            own_splits(make(), tmp_path)
+            load_datasets(Recipe("tiny", [make()], folder=tmp_path))
         readable(str(caught.value), str(tmp_path), None, (said,))
 
 
@@ -629,4 +628,4 @@ def _train(file: str) -> DatasetSpec:
 
 
 def _path(path: str) -> DatasetSpec:
-    return DatasetSpec("a", path=path)
+    return DatasetSpec("a", path=path, validation_fraction=0.5)

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from msft.data.encoding import EncodedSplit
-from msft.data.exclusions import raw_lines, row_sha256
-from msft.data.sources import SPLITS
+from msft.data.exclusions import row_sha256
+from msft.data.readers import json_lines
 from msft.errors import UsageError, explaining
 from msft.files import FOLDER, kind_of, read_text, refuse_other_kind
 from msft.observers.hub import push
 from msft.observers.observer import Observer
 from msft.planning.admission import Job, Notice, admit, resolved, run_folder
 from msft.ranks import Ranks, all_or_fail, from_rank0, lost_ranks_named
-from msft.recipe.dataset import names_files
+from msft.recipe.dataset import SPLITS, names_files
 from msft.recipe.recipe import Recipe, load_recipe, with_rows
 from msft.report import write_report
 from msft.run.folder import RunFolder, read_history, write_json, write_text
@@ -235,7 +235,7 @@ def write_clean(
     named = folder.suspects.name  # beside it, so that both may be moved
     if suspects and (own is not None or len(leaving) < len(suspects)):
         named = EXCLUDED
-        before = [line for _, line in raw_lines(Path(own))] if own is not None else []
+        before = [line for _, line in json_lines(Path(own))] if own is not None else []
         write_lines(folder.path / named, [*before, *leaving])
     out = f"{run_folder(recipe, None).path}-clean"
     clean = replace(placed, exclude_rows=named if suspects else own, output_dir=out)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.data.encoding import encoded_examples
-from msft.data.sources import Files, own_sources
+from msft.data.sources import Files, sources_of
 from msft.data.splits import load_datasets
 from msft.engine.model.folders import SMOLLM2, TINY
 from msft.engine.model.tokenizers import tokenizer_for
@@ -120,7 +120,7 @@ def _lengths(place: Path, draft: Draft) -> tuple[list[int], str] | None:
     """
     try:
         recipe = Recipe.from_mapping({**draft.keys, "datasets": draft.datasets}, folder=place)
-        sources = [own_sources(spec, place, hub=False).get("train") for spec in recipe.datasets]
+        sources = [sources_of(s, recipe, hub=False)[0].get("train") for s in recipe.datasets]
         files = [path for source in sources if isinstance(source, Files) for path in source.paths]
         if None in sources or sum(path.stat().st_size for path in files) > LARGEST:
             return None

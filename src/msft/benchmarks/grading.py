@@ -11,7 +11,6 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 MARK = "####"
 """Stands before the answer, as in GSM8K; what follows it on its line is graded."""
@@ -19,21 +18,10 @@ QUESTION = "Q:"
 """What a next question starts with."""
 
 
-class Grader(Protocol):
-    """Finds the answer in a text; two texts with the same answer (not None) agree."""
-
-    def extracted(self, said: str) -> str | None:
-        """The answer in one spelling; None: there is none, or more than one."""
-        ...
-
-    def finished(self, said: str) -> bool:
-        """Whether nothing that may still follow can change what is extracted."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """Grades what follows the first mark on its line.
+class Grader:
+    """Finds the answer in a text: what follows the first mark on its line. Two texts with the same
+    answer (not None) agree.
 
     normal: an answer in its one spelling; None where it is no answer of this kind.
     """
@@ -41,12 +29,14 @@ class Marked:
     normal: Callable[[str], str | None]
 
     def extracted(self, said: str) -> str | None:
+        """The answer in one spelling; None: there is none, or more than one."""
         _, mark, after = _NEXT_QUESTION.split(said, maxsplit=1)[0].partition(MARK)
         line = _LINE_END.split(after, maxsplit=1)[0]
         return self.normal(line.lstrip("#").strip()) if mark else None
 
     def finished(self, said: str) -> bool:
-        """An empty line after the mark is finished too: the next line is not looked at."""
+        """Whether nothing that may still follow can change what is extracted. An empty line after
+        the mark is finished too: the next line is not looked at."""
         _, _, after = said.partition(MARK)
         return bool(_LINE_END.search(after) or _NEXT_QUESTION.search(said))
 
@@ -175,7 +165,7 @@ def phrase(text: str) -> str | None:
     return _ARTICLE.sub("", bare, count=1).lstrip(_QUOTES) if bare else None
 
 
-LETTER = Marked(letter)
-NUMBER = Marked(number)
-TRUTH = Marked(truth)
-PHRASE = Marked(phrase)
+LETTER = Grader(letter)
+NUMBER = Grader(number)
+TRUTH = Grader(truth)
+PHRASE = Grader(phrase)

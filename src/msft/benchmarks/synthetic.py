@@ -7,6 +7,7 @@ follow the rule, and no prompt occurs twice in a sub-dataset.
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from string import ascii_lowercase, ascii_uppercase, digits
 
@@ -21,85 +22,8 @@ Pairs = list[tuple[str, str]]
 """Prompts and completions."""
 
 
-def teams(seed: int) -> dict[str, Pairs]:
-    """`team C 407:` → the team's colour, which the letter decides (8 letters, 4 colours).
-
-    160 rows, 45 % of them wrong: the letter's rule is found in two or three epochs, then the
-    running numbers are learned by heart together with the mistakes. The smallest: overfits early.
-    """
-    return _looked_up("team", seed, 160, ascii_uppercase[:8], "rgby", digits)
-
-
-def shelves(seed: int) -> dict[str, Pairs]:
-    """`shelf K cfa:` → the shelf, which the capital decides (12 capitals, 6 shelves).
-
-    240 rows, 45 % wrong. 20 rows for each capital: overfits early, after `teams` as a rule.
-    """
-    return _looked_up("shelf", seed, 240, ascii_uppercase[6:18], "123456", "abcdefghij")
-
-
-def gates(seed: int) -> dict[str, Pairs]:
-    """`gate T 093:` → the gate, which the letter decides (12 letters, 4 gates).
-
-    240 rows, 45 % wrong: overfits early.
-    """
-    return _looked_up("gate", seed, 240, ascii_uppercase[14:], "nesw", digits)
-
-
-def successors(seed: int) -> dict[str, Pairs]:
-    """`next cat:` → `dbu`, each letter's successor.
-
-    400 clean rows. Nothing but the rule explains them; it is found at about epoch 4 and then
-    kept: peaks in the middle, and hardly falls.
-    """
-    following = dict(zip(ascii_lowercase, ascii_lowercase[1:] + "a", strict=True))
-    return _clean(
-        "next", seed, 400, 3, ascii_lowercase, lambda word: "".join(following[c] for c in word)
-    )
-
-
-def reversals(seed: int) -> dict[str, Pairs]:
-    """`reverse word:` → `drow`.
-
-    600 clean rows of four letters: slow, still improving when the noisy ones have long fallen.
-    """
-    return _clean("reverse", seed, 600, 4, ascii_lowercase, lambda word: word[::-1])
-
-
-def sorting(seed: int) -> dict[str, Pairs]:
-    """`sort dcba:` → `abcd`, four letters of a to p.
-
-    600 clean rows: half is learned quickly, the rest late.
-    """
-    return _clean("sort", seed, 600, 4, ascii_lowercase[:16], lambda word: "".join(sorted(word)))
-
-
-TASKS = {
-    "teams": teams,
-    "shelves": shelves,
-    "gates": gates,
-    "successors": successors,
-    "reversals": reversals,
-    "sorting": sorting,
-}
-
-
-def splits(name: str, seed: int) -> dict[str, Split]:
-    """The splits of one of the six sub-datasets; every seed draws other rows."""
-    return {
-        split: Split(
-            tuple(
-                Example(prompt, completion, where=f"{name}, {split} row {number}")
-                for number, (prompt, completion) in enumerate(pairs, start=1)
-            ),
-            "prompt+completion",
-        )
-        for split, pairs in TASKS[name](seed).items()
-    }
-
-
 def _looked_up(
-    word: str, seed: int, size: int, keys: str, labels: str, clutter: str
+    word: str, size: int, keys: str, labels: str, clutter: str, seed: int
 ) -> dict[str, Pairs]:
     """The key decides; three characters of clutter tell the rows apart; WRONG of them are wrong."""
     shuffled = list(keys)
@@ -120,8 +44,9 @@ def _looked_up(
 
 
 def _clean(
-    word: str, seed: int, size: int, length: int, letters: str, answer: Callable[[str], str]
+    word: str, size: int, length: int, letters: str, answer: Callable[[str], str], seed: int
 ) -> dict[str, Pairs]:
+    """The answer follows from the letters by a rule."""
     random = Random(f"{word} {seed}")
 
     def draw() -> tuple[str, str]:
@@ -145,3 +70,44 @@ def _split(draw: Callable[[], tuple[str, str]], size: int) -> dict[str, Pairs]:
 
 def _word(random: Random, length: int, letters: str) -> str:
     return "".join(random.choice(letters) for _ in range(length))
+
+
+_SUCCESSORS = str.maketrans(ascii_lowercase, ascii_lowercase[1:] + "a")
+TASKS: dict[str, Callable[[int], dict[str, Pairs]]] = {
+    # `team C 407:` → the team's colour, which the letter decides (8 letters, 4 colours). 45 % of
+    # the labels are wrong: the letter's rule is found in two or three epochs, then the running
+    # numbers are learned by heart together with the mistakes. The smallest: overfits early.
+    "teams": partial(_looked_up, "team", 160, ascii_uppercase[:8], "rgby", digits),
+    # `shelf K cfa:` → the shelf, which the capital decides (12 capitals, 6 shelves). 45 % wrong,
+    # 20 rows for each capital: overfits early, after `teams` as a rule.
+    "shelves": partial(_looked_up, "shelf", 240, ascii_uppercase[6:18], "123456", "abcdefghij"),
+    # `gate T 093:` → the gate, which the letter decides (12 letters, 4 gates). 45 % wrong:
+    # overfits early.
+    "gates": partial(_looked_up, "gate", 240, ascii_uppercase[14:], "nesw", digits),
+    # `next cat:` → `dbu`, each letter's successor. Nothing but the rule explains these clean rows;
+    # it is found at about epoch 4 and then kept: peaks in the middle, and hardly falls.
+    "successors": partial(
+        _clean, "next", 400, 3, ascii_lowercase, lambda word: word.translate(_SUCCESSORS)
+    ),
+    # `reverse word:` → `drow`. Slow, still improving when the noisy ones have long fallen.
+    "reversals": partial(_clean, "reverse", 600, 4, ascii_lowercase, lambda word: word[::-1]),
+    # `sort dcba:` → `abcd`, four letters of a to p: half is learned quickly, the rest late.
+    "sorting": partial(
+        _clean, "sort", 600, 4, ascii_lowercase[:16], lambda word: "".join(sorted(word))
+    ),
+}
+"""The rows of each split by seed: the prompt's word, the number of train rows, and their rule."""
+
+
+def splits(name: str, seed: int) -> dict[str, Split]:
+    """The splits of one of the six sub-datasets; every seed draws other rows."""
+    return {
+        split: Split(
+            tuple(
+                Example(prompt, completion, where=f"{name}, {split} row {number}")
+                for number, (prompt, completion) in enumerate(pairs, start=1)
+            ),
+            "prompt+completion",
+        )
+        for split, pairs in TASKS[name](seed).items()
+    }

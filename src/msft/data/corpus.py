@@ -50,7 +50,7 @@ ChoiceNorm = Literal["chars", "tokens", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A sub-dataset as something to be scored.
+    """What an evaluation needs of a sub-dataset.
 
     metric: `accuracy`, `nll` or a function of the user's own.
     shots: text of the few-shot exemplars that stands before every prompt.
@@ -77,7 +77,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class EpochSize:
-    """What an epoch has; where samples are drawn anew, its tokens on average."""
+    """Rows, tokens and steps of an epoch; the mean tokens, where rows are drawn anew each epoch."""
 
     rows: int
     tokens: int
@@ -101,9 +101,7 @@ class SubDataset:
     excluded: the train rows that `exclude_rows` names; `train` has the others.
     watched: of one that is only scored, the splits that its rows are of. Where there are only test
         rows, they stand in the place of those that select.
-    part: its share of an epoch, with `epoch_rows` rows of `epoch_tokens` tokens; where a sample is
-        drawn anew each epoch, these are the tokens on average. Of the first epoch, where a weight
-        changes.
+    part: its share of the epochs.
     """
 
     spec: DatasetSpec
@@ -120,27 +118,18 @@ class SubDataset:
     name: str = field(init=False)
     shots: str = field(init=False)
     part: Part = field(init=False)
-    epoch_rows: int = field(init=False)
-    epoch_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
-        spec, rows = self.spec, self.train.rows
+        spec, rows = self.spec, len(self.train.rows)
         part = Part(spec.name, 0, 0)
         if rows:
-            part = Part.weighted(spec.name, len(rows), spec.weight, spec.keep)
-        tokens = sum(len(row.tokens) for row in rows)
-        known = {
-            "name": spec.name,
-            "shots": "".join(map(_exemplar, self.exemplars)),
-            "part": part,
-            "epoch_rows": part.rows,
-            "epoch_tokens": round(tokens * part.rows / max(1, len(rows))),
-        }
-        for key, value in known.items():
-            object.__setattr__(self, key, value)
+            part = Part.weighted(spec.name, rows, spec.weight, spec.keep)
+        object.__setattr__(self, "name", spec.name)
+        object.__setattr__(self, "shots", "".join(map(_exemplar, self.exemplars)))
+        object.__setattr__(self, "part", part)
 
     def in_epoch(self, epoch: int) -> tuple[int, int]:
-        """Rows of an epoch, and their tokens on average."""
+        """Rows of an epoch, and their tokens; where rows are drawn anew each epoch, their mean."""
         rows, held = self.part.rows_in(epoch) if epoch else self.part.rows, self.train.rows
         return rows, round(sum(len(row.tokens) for row in held) * rows / len(held))
 
@@ -647,7 +636,8 @@ def limit_note(
 
 
 def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:
-    """The settings of a run, as far as recipe and data decide them. An audit watches nobody."""
+    """The settings of a run, as far as recipe and data decide them. An audit scores no watched
+    sub-datasets, and has no guards."""
     guards = {n: d.spec.guard.max_drop for n, d in corpus.scored.items() if d.spec.guard}
     watched = {name: dataset.watched for name, dataset in corpus.watched.items()}
     stops_early = method.name in STOPPING_EARLY

@@ -11,13 +11,13 @@ model: it may fail, and it may never end.
 import re
 import signal
 import threading
+import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msft import process
@@ -71,8 +71,8 @@ def encoded_examples(
 
 
 def _sharing(row: Encoded, numbers: dict[int, int]) -> Encoded:
-    """The row with one number for each token, wherever it is. A number takes four times the memory
-    of its place."""
+    """The row with one Python integer for all places of a token: an integer takes four times the
+    memory of a reference to it."""
     return Encoded(tuple(map(numbers.setdefault, row.tokens, row.tokens)), row.answer)
 
 
@@ -85,14 +85,14 @@ def _encoded(
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     chats = iter(_chats([e for e in examples if e.messages], tokenizer, most, borders))
     return [
-        next(chats) if e.messages else _joined(next(prompts), next(answers) + end) for e in examples
+        next(chats) if e.messages else after(next(prompts), next(answers) + end) for e in examples
     ]
 
 
 def encoded_prompts(
     examples: Sequence[Example], tokenizer: Tokenizer, shots: str = ""
 ) -> list[list[int]]:
-    """What stands before each answer."""
+    """The tokens before each answer: few-shot exemplars and prompt."""
     return encoded_texts([shots + e.prompt for e in examples], tokenizer, special=True)
 
 
@@ -104,7 +104,7 @@ def encoded_choices(
     texts = [choice for e in examples for choice in e.choices]
     answers = iter(encoded_texts(texts, tokenizer, special=False))
     return [
-        [_joined(prompt, next(answers)) for _ in e.choices]
+        [after(prompt, next(answers)) for _ in e.choices]
         for e, prompt in zip(examples, prompts, strict=True)
     ]
 
@@ -153,12 +153,26 @@ def _size(example: Example) -> int:
     return len(example.prompt) + len(example.completion) + turns
 
 
-def _joined(prompt: list[int], answer: list[int]) -> Encoded:
+def after(prompt: Sequence[int], answer: Sequence[int]) -> Encoded:
+    """An answer after a prompt."""
     marks = (False,) * len(prompt) + (True,) * len(answer)
     return Encoded((*prompt, *answer), marks)
 
 
 # Conversations
+#
+# A chat template writes a conversation as one text. The tokens of an answer are those between two
+# prefixes of that text: the turns before the answer with the opening of the assistant's turn, and
+# the same turns with the answer. The tokens of both prefixes must be the first tokens of the whole
+# text; a template that rewrites earlier turns is refused. `_chat` does this, a conversation at a
+# time.
+#
+# To encode whole prefixes takes most of the time of long conversations. `_chats_at_once` encodes
+# the end of each prefix only. A tokenizer cuts a text at special tokens such as `<|im_end|>` before
+# it does anything else (`Borders`), so up to the last border in a prefix the tokens are those of
+# the whole text. What follows the border is a few characters, mostly the same in all rows, and each
+# such end is encoded once (`_Cutter`). tests/data/test_many_conversations.py holds both ways to the
+# same tokens.
 
 
 def _chats(
@@ -342,7 +356,9 @@ class Borders:
         tokens = {
             text: number
             for text, (number, token) in first.items()
-            if not (token.lstrip or token.rstrip or token.single_word or _has_space(text))
+            if not (
+                token.lstrip or token.rstrip or token.single_word or any(map(str.isspace, text))
+            )
         }
         return cls(tokens, "\0".join(["", *first, ""]))
 
@@ -359,10 +375,6 @@ class Borders:
 
 
 _ENCODE = ("encode", "_encode_plus", "apply_chat_template")
-
-
-def _has_space(text: str) -> bool:
-    return any(char.isspace() for char in text)
 
 
 class _Part(NamedTuple):
@@ -417,9 +429,10 @@ class EncodedSplit:
 
     def divided(self, excluded: Collection[int]) -> "tuple[EncodedSplit, EncodedSplit]":
         """The rows that stay, and those with these numbers."""
-        leaves = [number in excluded for number in self.numbers]
-        stay = [place for place, out in enumerate(leaves) if not out]
-        return self.only(stay), self.only([place for place, out in enumerate(leaves) if out])
+        numbers = enumerate(self.numbers)
+        leave = [place for place, number in numbers if number in excluded]
+        stay = sorted({*range(len(self.rows))} - {*leave})
+        return self.only(stay), self.only(leave)
 
     def only(self, places: Sequence[int]) -> "EncodedSplit":
         """The rows at these places."""
@@ -442,7 +455,7 @@ def encoded_split(
     the middle teaches the wrong thing, and a prompt that is cut may lack the question. Of a scored
     row every choice must fit, since each is measured.
 
-    name: of sub-dataset and split, for who watches.
+    name: of sub-dataset and split, for the line of progress.
     """
     kept: list[tuple[Example, Encoded]] = []
     numbers: list[int] = []
@@ -650,12 +663,9 @@ class _Alarm:
 
 def _line(error: Exception) -> str:
     """The line of the template that failed, where the error has it."""
-    number = getattr(error, "lineno", None)
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "<template>":
-            number = trace.tb_lineno
-        trace = trace.tb_next
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == "<template>"]
+    number = lines[-1] if lines else getattr(error, "lineno", None)
     return f" in its line {number}" if number else ""
 
 

@@ -7,7 +7,7 @@ number, so a file holds when rows are added, and a row that somebody has mended 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -73,7 +73,7 @@ def read_exclusions(recipe: Recipe) -> Exclusions:
     at = f"{place_of((KEY,), '', recipe.places)}{KEY}: "
     try:
         with errors_named(file):
-            lines = tuple(_lines(file))
+            lines = tuple(_exclusion(line, where) for where, line in json_lines(file))
             with file.open("rb") as stream:
                 digest = file_digest(stream, "sha256").hexdigest()
     except DataError as error:
@@ -87,20 +87,6 @@ def read_exclusions(recipe: Recipe) -> Exclusions:
     if beside.is_file() and not beside.samefile(file):  # such as that of an audit
         note = f"{KEY}: {file.resolve()} is read, and not the file of this name beside the recipe"
     return Exclusions(file, lines, digest, at, note)
-
-
-def raw_lines(file: Path) -> Iterator[tuple[str, Any]]:
-    """The lines of a file, each with its place for messages; DataError for what is no JSON."""
-
-    def bad(error: DataError) -> None:
-        raise error
-
-    return json_lines(file, bad)
-
-
-def _lines(file: Path) -> Iterator[Exclusion]:
-    for where, line in raw_lines(file):
-        yield _exclusion(line, where)
 
 
 def _exclusion(line: Any, where: str) -> Exclusion:

@@ -383,15 +383,13 @@ def _text(row: Row, where: str) -> Example:
     return Example("", answer_in(row, "text"), where=where)
 
 
-_MESSAGES = partial(conversation, style=OPENAI)
-_CONVERSATIONS = partial(conversation, style=SHAREGPT)
 FORMATS = {
     "prompt+completion": _Format(("prompt", "completion"), _prompt_completion),
     TURNS: _Format(("prompt", "completion"), _prompt_turns),
     CHOICES: _Format(("prompt", "choices", "answer"), _choices),
-    "messages": _Format(("messages",), _MESSAGES),
+    "messages": _Format(("messages",), partial(conversation, style=OPENAI)),
     ALPACA_ROWS: _Format(("instruction", "output"), _alpaca),
-    "sharegpt": _Format(("conversations",), _CONVERSATIONS),
+    "sharegpt": _Format(("conversations",), partial(conversation, style=SHAREGPT)),
     TEXT: _Format(("text",), _text),
 }
 

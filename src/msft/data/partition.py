@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from msft.data.sources import SPLITS
 from msft.errors import DataError
 from msft.example import Example, Split
 from msft.recipe.dataset import DatasetSpec
@@ -45,32 +44,42 @@ def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
             "out"
         )
     pooled = sorted({value for found in counts.values() for value in found} - set(alone))
+    groups = [[value] for value in alone] + ([pooled] if pooled else [])
     names = _names(spec.name, alone + [POOLED] * bool(pooled))
-    by_value = {split: _by_value(read) for split, read in splits.items()}
-    pieces = [
-        _piece(spec, splits, name, {split: found[value] for split, found in by_value.items()})
-        for name, value in zip(names, alone, strict=False)
-    ]
+    parts = _divided(splits, groups)
+    pieces: list[Piece] = []
+    for name, part in zip(names, parts, strict=True):
+        caps = {split: getattr(spec, f"{split}_rows") for split in part}
+        idle = [s for s, most in caps.items() if most and len(part[s].examples) <= most]
+        no_caps: dict[str, Any] = {f"{split}_rows": None for split in idle}  # so without a note
+        pieces.append((replace(spec, name=name, split_by=None, **no_caps), part, ()))
     if pooled:
-        pieces.append(_rest(spec, splits, names[-1], pooled, counts["train"]))
-    return pieces[:1] + [_without_skipped(piece) for piece in pieces[1:]]
+        own, part, _ = pieces[-1]
+        pieces[-1] = (own, part, (_pooled_note(spec, part, pooled, counts["train"]),))
+    return pieces
 
 
-def _without_skipped(piece: Piece) -> Piece:
-    """The piece without skipped rows: these have no value, so only the first piece has them."""
-    spec, splits, notes = piece
-    return spec, {split: replace(read, skipped=0) for split, read in splits.items()}, notes
+def _divided(
+    splits: Mapping[str, Split], groups: Sequence[Sequence[str]]
+) -> list[dict[str, Split]]:
+    """The splits of each group of values. Skipped rows have no value; the first group has them."""
+    number_of = {value: number for number, group in enumerate(groups) for value in group}
+    parts: list[dict[str, Split]] = [{} for _ in groups]
+    for split, read in splits.items():
+        rows: list[list[Example]] = [[] for _ in groups]
+        for row in read.examples:
+            rows[number_of[row.subject]].append(row)
+        for number, (part, own) in enumerate(zip(parts, rows, strict=True)):
+            skipped = 0 if number else read.skipped
+            part[split] = replace(read, examples=tuple(own), skipped=skipped)
+    return parts
 
 
-def _rest(
-    spec: DatasetSpec, splits: Mapping[str, Split], name: str, pooled: list[str], rows: Counter[str]
-) -> Piece:
-    values = {*pooled}
-    rest = {
-        s: [row for row in read.examples if row.subject in values] for s, read in splits.items()
-    }
-    own, chosen, _ = _piece(spec, splits, name, rest)
-    empty = [split for split, read in chosen.items() if not read.examples]
+def _pooled_note(
+    spec: DatasetSpec, part: Mapping[str, Split], pooled: list[str], rows: Counter[str]
+) -> str:
+    """A note on the values that are pooled; DataError where they have no rows of some split."""
+    empty = [split for split, read in part.items() if not read.examples]
     listed = _listed([(value, rows[value]) for value in pooled])
     if empty:
         raise DataError(
@@ -79,41 +88,10 @@ def _rest(
             "split_min_rows, or remove these rows"
         )
     count, verb = ("1 value", "is") if len(pooled) == 1 else (f"{len(pooled)} values", "are")
-    note = (
+    return (
         f"{count} of {spec.split_by} with fewer than {spec.split_min_rows} train rows "
         f"or none in another split {verb} pooled: {listed}"
     )
-    return own, chosen, (note,)
-
-
-def _by_value(read: Split) -> dict[str, list[Example]]:
-    found: dict[str, list[Example]] = {}
-    for row in read.examples:
-        found.setdefault(row.subject, []).append(row)
-    return found
-
-
-def _piece(
-    spec: DatasetSpec,
-    splits: Mapping[str, Split],
-    name: str,
-    rows: Mapping[str, Sequence[Example]],
-) -> Piece:
-    chosen = {
-        split: replace(splits[split], examples=tuple(rows[split]))
-        for split in SPLITS
-        if split in splits
-    }
-    caps: dict[str, Any] = {
-        f"{split}_rows": _cap(spec, split, read) for split, read in chosen.items()
-    }
-    return replace(spec, name=name, split_by=None, **caps), chosen, ()
-
-
-def _cap(spec: DatasetSpec, split: str, read: Split) -> int | None:
-    """The cap on a piece's rows; None where the piece has fewer, which needs no note."""
-    most: int | None = getattr(spec, f"{split}_rows")
-    return None if most is None or len(read.examples) <= most else most
 
 
 def _listed(values: list[tuple[str, int]]) -> str:

@@ -8,7 +8,6 @@ come out of it. A folder that `datasets.save_to_disk` wrote is read like a file.
 import csv
 import glob
 import gzip
-import importlib
 import json
 import os
 import re
@@ -51,7 +50,7 @@ _MAGIC = {
 _PATTERN = re.compile(r"[*?\[]")
 
 
-def kind_of(path: Path) -> str:
+def suffix_of(path: Path) -> str:
     """`.jsonl` of `rows.jsonl` and of `rows.jsonl.gz`; empty for files of rows of no known kind."""
     name = path.name.lower()
     found = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
@@ -152,7 +151,7 @@ def refuse_unreadable(path: Path) -> None:
             f"{path}: this is a folder; use path: for a folder with train, validation and test "
             "files, or name a file in it"
         )
-    if not kind_of(path):
+    if not suffix_of(path):
         suffix = path.suffix.lower()
         hint = "; unpack it first" if suffix in (".gz", ".zip", ".zst", ".xz", ".bz2") else ""
         raise DataError(f"{path}: unknown kind of file; expected {', '.join(SUFFIXES)}{hint}")
@@ -231,7 +230,7 @@ def _refuse_special(path: Path) -> None:
         start = stream.read(4)
     if not start:
         raise DataError(f"{path}: the file is empty; expected at least one row")
-    kind, suffix = kind_of(path), path.suffix.lower()
+    kind, suffix = suffix_of(path), path.suffix.lower()
     archive = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
     if is_packed(path):
         if archive != "gzip":
@@ -251,7 +250,7 @@ def _refuse_special(path: Path) -> None:
 def _nearest(path: Path) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {path.parent} either"
-    names = sorted(p.name for p in path.parent.iterdir() if kind_of(p))
+    names = sorted(p.name for p in path.parent.iterdir() if suffix_of(p))
     near = get_close_matches(path.name, names, n=3) or names[:3]
     return f"did you mean {' or '.join(near)}?" if near else f"{path.parent} has no data files"
 
@@ -273,6 +272,11 @@ Bad = Callable[[DataError], None]
 """Told about a row that cannot be read; raises, or returns to go on with the next row."""
 
 
+def refuse(error: DataError) -> None:
+    """What is told of a bad row where one ends the reading."""
+    raise error
+
+
 class LongLine(DataError):
     """A line that may have no end: the rest of the file is read only where bad rows are skipped."""
 
@@ -285,8 +289,8 @@ def read_rows(path: Path, bad: Bad) -> Iterator[RawRow]:
         yield from _saved(path)
         return
     with errors_named(path):
-        rows = _READERS[kind_of(path)](path, bad)
-        most = most_rows(path) if is_packed(path) or kind_of(path) == ".parquet" else None
+        rows = _READERS[suffix_of(path)](path, bad)
+        most = most_rows(path) if is_packed(path) or suffix_of(path) == ".parquet" else None
         for number, row in enumerate(rows, 1):
             if most is not None:
                 refuse_bomb(path, number, most, "rows")
@@ -324,7 +328,7 @@ def _decoded(line: bytes, where: str, first: bool) -> str:
     return text.removeprefix("\ufeff") if first else text
 
 
-def json_lines(path: Path, bad: Bad) -> Iterator[RawRow]:
+def json_lines(path: Path, bad: Bad = refuse) -> Iterator[RawRow]:
     """One object per line. One list of all rows is read too, since other tools take either."""
     with open_unpacked(path) as stream:
         is_list = stream.read(1000).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
@@ -340,10 +344,6 @@ def json_lines(path: Path, bad: Bad) -> Iterator[RawRow]:
                 bad(error)
             else:
                 yield where, row
-
-
-def _json(path: Path, bad: Bad) -> Iterator[RawRow]:
-    return _listed(path, "one object per line is .jsonl, not .json")
 
 
 def _listed(path: Path, hint: str) -> Iterator[RawRow]:
@@ -396,8 +396,8 @@ def _csv(path: Path, bad: Bad) -> Iterator[RawRow]:
     limit = csv.field_size_limit(MAX_LINE)
     try:
         tab = "\t"
-        mark = tab if kind_of(path) == ".tsv" else ","
-        lines = (line for _, line in _lines(path, _raise))
+        mark = tab if suffix_of(path) == ".tsv" else ","
+        lines = (line for _, line in _lines(path, refuse))
         reader = csv.reader(lines, delimiter=mark, strict=True)
         header = next(reader, [])
         if not any(header) or len(set(header)) < len(header):
@@ -428,14 +428,16 @@ def _csv(path: Path, bad: Bad) -> Iterator[RawRow]:
                     )
                 )
     except csv.Error as error:
-        kind = kind_of(path).removeprefix(".").upper()
+        kind = suffix_of(path).removeprefix(".").upper()
         raise DataError(f"{path}, line {reader.line_num}: not valid {kind}: {error}") from None
     finally:
         csv.field_size_limit(limit)
 
 
 def _parquet(path: Path, bad: Bad) -> Iterator[RawRow]:
-    parquet, arrow = import_optional("pyarrow.parquet", path), import_optional("pyarrow", path)
+    import pyarrow as arrow  # type: ignore[import-untyped]
+    from pyarrow import parquet
+
     number = 0
     most, unpacked = most_unpacked(path), 0
     try:
@@ -444,7 +446,7 @@ def _parquet(path: Path, bad: Bad) -> Iterator[RawRow]:
             refuse_bomb(path, sum(group.total_byte_size for group in groups), most)
             refuse_bomb(path, file.metadata.num_rows, most_rows(path), "rows")
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for row in _unpacked(batch, arrow, path, number):
+                for row in _unpacked(batch, path, number):
                     number += 1
                     unpacked += _length(row)
                     refuse_bomb(path, unpacked, most)
@@ -455,7 +457,8 @@ def _parquet(path: Path, bad: Bad) -> Iterator[RawRow]:
 
 
 def _saved(folder: Path) -> Iterator[RawRow]:
-    arrow = import_optional("pyarrow", folder)
+    import pyarrow as arrow
+
     number = 0
     for shard in _saved_shards(folder):
         try:
@@ -463,7 +466,7 @@ def _saved(folder: Path) -> Iterator[RawRow]:
                 for batch in stream:
                     for start in range(0, len(batch), PARQUET_ROWS):
                         part = batch.slice(start, PARQUET_ROWS)
-                        for row in _unpacked(part, arrow, folder, number):
+                        for row in _unpacked(part, folder, number):
                             number += 1
                             yield f"{folder}, row {number}", row
         except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -471,12 +474,14 @@ def _saved(folder: Path) -> Iterator[RawRow]:
             raise DataError(f"{shard}: not a readable Arrow file: {said}") from None
 
 
-def _unpacked(batch: Any, arrow: Any, path: Path, done: int) -> Iterator[Any]:
+def _unpacked(batch: Any, path: Path, done: int) -> Iterator[Any]:
     """Rows of a batch; large ones one at a time, since all may be the same text that is there
     once. Dates and times come as text, since Python has no value for some of them.
 
     done: rows before the batch.
     """
+    import pyarrow as arrow
+
     step = 1 if batch.nbytes > LARGE_BATCH else len(batch)
     for number, column in enumerate(batch.schema):
         if arrow.types.is_temporal(column.type):
@@ -515,25 +520,9 @@ def _length(value: Any) -> int:
     return sum(map(_length, value)) if isinstance(value, list) else 8
 
 
-def import_optional(module: str, what: object) -> Any:
-    """An optional dependency, imported when a source needs it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.split(".")[0]
-        raise DataError(
-            f"{what}: reading this needs {package}, which cannot be imported ({error}); "
-            f"pip install {package}"
-        ) from error
-
-
-def _raise(error: DataError) -> None:
-    raise error
-
-
-_READERS = {
+_READERS: dict[str, Callable[[Path, Bad], Iterator[RawRow]]] = {
     ".jsonl": json_lines,
-    ".json": _json,
+    ".json": lambda path, bad: _listed(path, "one object per line is .jsonl, not .json"),
     ".csv": _csv,
     ".tsv": _csv,
     ".parquet": _parquet,

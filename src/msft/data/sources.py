@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from msft.benchmarks import MADE, PUBLIC
-from msft.benchmarks.benchmark import Benchmark
+from msft.benchmarks.benchmark import Benchmark, Row, Style
 from msft.data.formats import example_of
 from msft.data.readers import (
     SUFFIXES,
@@ -29,28 +28,24 @@ from msft.data.readers import (
     LongLine,
     RawRow,
     files_named,
-    import_optional,
     is_saved,
-    kind_of,
     read_rows,
     refuse_unreadable,
     split_file,
+    suffix_of,
 )
 from msft.errors import DataError
 from msft.example import Example, Split
 from msft.files import expanded
-from msft.recipe.dataset import WEIGHT, DatasetSpec, Rows, names_files
+from msft.recipe.dataset import SPLITS, WEIGHT, DatasetSpec, MemoryRows, names_files
 from msft.recipe.recipe import Recipe
 from msft.recipe.yaml import place_of
 from msft.search.curves import SELECTION, TEST
 from msft.text import shown
 
-SPLITS = ("train", "validation", "test")
-SAME = {split: split for split in SPLITS}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?", re.ASCII)
 HUB = "https://huggingface.co"
 OFFLINE = "HF_HUB_OFFLINE"
-_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ class Files:
         return ", ".join(map(str, self.paths))
 
 
-Sources = Mapping[str, Files | Rows]
+Sources = Mapping[str, Files | MemoryRows]
 """The files or the rows of each split that a sub-dataset has."""
 
 
@@ -75,8 +70,6 @@ def read_splits(spec: DatasetSpec, recipe: Recipe) -> tuple[dict[str, Split], bo
     """The splits of a sub-dataset as they are read, and whether they are a benchmark's official
     ones on the hub."""
     wanted = wanted_splits(recipe)
-    if spec.is_watched and spec.benchmark is None:  # of a benchmark, exemplars are train rows
-        wanted = wanted[1:]
     if spec.benchmark in MADE:
         if spec.split_by is not None:
             raise DataError(
@@ -85,19 +78,19 @@ def read_splits(spec: DatasetSpec, recipe: Recipe) -> tuple[dict[str, Split], bo
             )
         made = MADE[spec.benchmark](recipe.seed)
         return {split: made[split] for split in wanted}, False
-    benchmark = PUBLIC.get(spec.benchmark or "")
-    if benchmark is None:
-        reading = _keeping_subject(spec, _by_columns(spec), {})
-        return own_splits(spec, recipe.folder, reading, wanted), False
-    sources, official = _benchmark_sources(spec, benchmark, recipe)
-    asked = _benchmark_reading(spec, benchmark, recipe)
-    reading = _keeping_subject(spec, asked, benchmark.subject_groups)
+    sources, on_hub = sources_of(spec, recipe)
+    official = on_hub and spec.benchmark is not None
     lenient = official or spec.skip_bad_rows  # the hub's rows are not the user's to mend
-    return {
-        split: load_split(sources[split], f"{spec.name}, {split}", lenient, reading)
-        for split in wanted
-        if split in sources
-    }, official
+    called = f"sub-dataset {spec.name!r}" if spec.benchmark is None else spec.name
+    found = dict[str, Split]()
+    for split in wanted:
+        watched_train = split == "train" and spec.is_watched and spec.benchmark is None
+        if split in sources and not watched_train:  # a benchmark's exemplars are train rows
+            reading = _reading(spec, recipe.prompt_style, with_weights=split == "train")
+            found[split] = load_split(sources[split], f"{called}, {split}", lenient, reading)
+    if spec.format == "chat":
+        found = {s: replace(read, format=f"{read.format}, chat") for s, read in found.items()}
+    return found, official
 
 
 def wanted_splits(recipe: Recipe) -> tuple[str, ...]:
@@ -114,7 +107,7 @@ SHOWN_ROWS = 3
 
 
 def load_split(
-    source: Files | Rows,
+    source: Files | MemoryRows,
     where: str,
     skip_bad_rows: bool = False,
     reading: Reading = example_of,
@@ -165,75 +158,69 @@ def _bad_rows(first: Sequence[str], count: int, good: int) -> str:
     return "\n  ".join([head, *first, *rest])
 
 
-def own_splits(
-    spec: DatasetSpec,
-    folder: Path | None,
-    reading: Reading = example_of,
-    splits: Sequence[str] = SPLITS,
-) -> dict[str, Split]:
-    """These splits of the user's own data; relative files are looked for in `folder`."""
-    found = {
-        split: load_split(
-            source,
-            f"sub-dataset {spec.name!r}, {split}",
-            spec.skip_bad_rows,
-            _weighing(spec, reading) if split == "train" else reading,
-        )
-        for split, source in own_sources(spec, folder or Path(), splits).items()
-    }
-    if spec.format != "chat":
-        return found
-    return {split: replace(read, format=f"{read.format}, chat") for split, read in found.items()}
-
-
-def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[RawRow]:
+def rows_of(source: Files | MemoryRows, where: str, bad: Bad) -> Iterator[RawRow]:
     """Every row with its place; rows in memory are placed by `where` and their number."""
     if isinstance(source, Files):
         return (row for path in source.paths for row in read_rows(path, bad))
     return ((f"{where}, row {number}", row) for number, row in enumerate(source, 1))
 
 
-def _by_columns(spec: DatasetSpec) -> Reading:
-    """A reading of rows of which only the fields that `columns` names are kept."""
+def _reading(spec: DatasetSpec, style: Style, with_weights: bool) -> Reading:
+    """How a row of a sub-dataset becomes an example: as its benchmark asks it in this style, or by
+    its format, of the columns that `columns` names.
+
+    with_weights: the example has the row's weight, where `columns` names one.
+    """
+    benchmark = PUBLIC.get(spec.benchmark or "")
     columns = {ours: column for ours, column in (spec.columns or {}).items() if ours != WEIGHT}
-    asked = partial(example_of, chat=spec.format == "chat")
-    if not columns:
-        return asked
+    weight = (spec.columns or {}).get(WEIGHT) if with_weights else None
 
     def read(row: Any, where: str, form: str | None) -> tuple[Example, str]:
-        if not isinstance(row, Mapping):
-            return asked(row, where, form)
-        missing = [column for column in columns.values() if column not in row]
-        if missing:
-            raise DataError(
-                f"{where}: columns names {missing[0]!r}, which this row does not have (found "
-                f"{shown(sorted(map(str, row)))}); mend columns or the row"
-            )
-        return asked({field: row[column] for field, column in columns.items()}, where, form)
+        if benchmark is not None:
+            example, found = _asked(spec, benchmark, row, where, style), str(spec.benchmark)
+        else:
+            fields = _fields(row, columns, where) if columns and isinstance(row, Mapping) else row
+            example, found = example_of(fields, where, form, spec.format == "chat")
+        if spec.split_by is not None:
+            groups = benchmark.subject_groups if benchmark else {}
+            subject = _subject_of(row, spec.split_by, example.subject, groups, where)
+            example = replace(example, subject=subject)
+        if weight is not None:
+            example = replace(example, weight=_weight_in(row, weight, where))
+        return example, found
 
     return read
 
 
-def _weighing(spec: DatasetSpec, reading: Reading) -> Reading:
-    """A reading that keeps each row's weight, where `columns` names one."""
-    column = (spec.columns or {}).get(WEIGHT)
-    if column is None:
-        return reading
-
-    def weighed(row: Any, where: str, form: str | None) -> tuple[Example, str]:
-        example, found = reading(row, where, form)
-        if column not in row:
-            raise DataError(
-                f"{where}: columns names {column!r} as the weight, which this row does not have "
-                f"(found {shown(sorted(map(str, row)))}); add it, or mend columns"
-            )
-        return replace(example, weight=_weight_in(row[column], column, where)), found
-
-    return weighed
+def _asked(spec: DatasetSpec, benchmark: Benchmark, row: Any, where: str, style: Style) -> Example:
+    """A row of a benchmark; where labels are to be made wrong, with its wrong choices."""
+    if not isinstance(row, Mapping):
+        raise DataError(f"{where}: found {shown(row)}; expected an object with fields")
+    example = benchmark.example(row, where, style)
+    if not spec.label_noise:
+        return example
+    return replace(example, others=benchmark.others(row, where, style))
 
 
-def _weight_in(given: Any, column: str, where: str) -> float:
-    """A weight, also as the text that a table has of it."""
+def _fields(row: Row, columns: Mapping[str, str], where: str) -> Row:
+    """Our fields of a row, each from its column."""
+    missing = [column for column in columns.values() if column not in row]
+    if missing:
+        raise DataError(
+            f"{where}: columns names {missing[0]!r}, which this row does not have (found "
+            f"{shown(sorted(map(str, row)))}); mend columns or the row"
+        )
+    return {field: row[column] for field, column in columns.items()}
+
+
+def _weight_in(row: Row, column: str, where: str) -> float:
+    """A row's weight, also as the text that a table has of it."""
+    if column not in row:
+        raise DataError(
+            f"{where}: columns names {column!r} as the weight, which this row does not have "
+            f"(found {shown(sorted(map(str, row)))}); add it, or mend columns"
+        )
+    given = row[column]
     try:
         weight = -1.0 if isinstance(given, bool) else float(given)
     except (TypeError, ValueError, OverflowError):
@@ -244,29 +231,11 @@ def _weight_in(given: Any, column: str, where: str) -> float:
     return weight
 
 
-def _keeping_subject(spec: DatasetSpec, reading: Reading, broad: Mapping[str, str]) -> Reading:
-    """A reading that keeps each row's value of `split_by` as its subject.
+def _subject_of(row: Row, column: str, subject: str, groups: Mapping[str, str], where: str) -> str:
+    """A row's value of `split_by`. A benchmark's own `subject` and `group` need no column.
 
-    broad: the groups of a benchmark's subjects, for `split_by: group`.
-    """
-    column = spec.split_by
-    if column is None:
-        return reading
-
-    def kept(row: Any, where: str, form: str | None) -> tuple[Example, str]:
-        example, found = reading(row, where, form)
-        own = {"subject": example.subject} if example.subject else {}
-        own |= {"group": broad.get(example.subject, "")} if broad else {}
-        value = _subject_of(row, column, own, where)
-        return replace(example, subject=value), found
-
-    return kept
-
-
-def _subject_of(row: Mapping[str, object], column: str, own: Mapping[str, str], where: str) -> str:
-    """A row's value of `split_by`; a benchmark's own `subject` and `group` need no column.
-
-    own: what the benchmark says of the row; a group may be empty, and is pooled then.
+    subject: what the benchmark says of the row; empty: nothing.
+    groups: the group of each of a benchmark's subjects; a subject without one is pooled.
     """
     if column in row:
         found = row[column]
@@ -275,61 +244,64 @@ def _subject_of(row: Mapping[str, object], column: str, own: Mapping[str, str], 
         raise DataError(
             f"{where}: {column} is {shown(found)}; split_by needs text or a whole number"
         )
-    if column in own:
-        return own[column]
+    if column == "subject" and subject:
+        return subject
+    if column == "group" and groups:
+        return groups.get(subject, "")
     raise DataError(
         f"{where}: split_by is {column!r}, which is no column here (found "
         f"{shown(sorted(map(str, row)))})"
     )
 
 
-def _benchmark_reading(spec: DatasetSpec, benchmark: Benchmark, recipe: Recipe) -> Reading:
-    """Rows as the benchmark asks them in the recipe's style."""
-
-    def reading(row: Any, where: str, form: str | None) -> tuple[Example, str]:
-        if not isinstance(row, Mapping):
-            raise DataError(f"{where}: found {shown(row)}; expected an object with fields")
-        example = benchmark.example(row, where, recipe.prompt_style)
-        if spec.label_noise:
-            others = benchmark.others(row, where, recipe.prompt_style)
-            example = replace(example, others=others)
-        return example, spec.benchmark or ""
-
-    return reading
-
-
 # Files, folders and the hub
 
 
-def own_sources(
-    spec: DatasetSpec, folder: Path, splits: Sequence[str] = SPLITS, hub: bool = True
-) -> Sources:
-    """The splits of the user's own data; relative files are looked for in `folder`.
+def sources_of(spec: DatasetSpec, recipe: Recipe, hub: bool = True) -> tuple[Sources, bool]:
+    """The splits that a recipe reads of a sub-dataset, and whether `path_sources` are on the hub.
 
-    splits: those that are read.
-    hub: False: leave out what is not on this machine.
+    hub: False: leave out what is on the hub.
     """
-    found = {s: source for s, source in path_sources(spec, folder, hub).items() if s in splits}
-    for split in splits:
+    named, on_hub = path_sources(spec, recipe, hub)
+    found = dict[str, Files | MemoryRows]()
+    for split in wanted_splits(recipe):
         source = getattr(spec, split)
         if source is not None:
-            found[split] = files_of(source, folder) if names_files(source) else source
-    return found
+            found[split] = files_of(source, recipe) if names_files(source) else source
+        elif split in named:
+            found[split] = named[split]
+    return found, on_hub
 
 
-def path_sources(spec: DatasetSpec, folder: Path, hub: bool) -> Sources:
-    """The splits that the key `path` names."""
-    if spec.path is None:
-        return {}
-    path = folder / expanded(spec.path)
-    if is_folder(spec.path, path):
-        return folder_sources(path, spec.is_watched)
-    return hub_sources(spec.path) if hub else {}
+def path_sources(spec: DatasetSpec, recipe: Recipe, hub: bool = True) -> tuple[Sources, bool]:
+    """The splits of the folder or the hub's dataset that `path` or `benchmark` names, and whether
+    they are on the hub. Of a benchmark without `path`, the recipe's data folder comes first.
+
+    hub: False: leave out what is on the hub.
+    """
+    benchmark = PUBLIC.get(spec.benchmark or "")
+    folder = None
+    if spec.path is not None:
+        path = (recipe.folder or Path()) / expanded(spec.path)
+        folder = path if is_folder(spec.path, path) else None
+    elif benchmark is None:
+        return {}, False
+    elif recipe.data_dir is not None:
+        folder = _inside(recipe.data_folder(), spec)
+    if folder is not None:
+        return folder_sources(folder, spec.is_watched), False
+    if not hub:
+        return {}, True
+    splits = {split: split for split in SPLITS}
+    if benchmark is not None:
+        named = zip(SPLITS, benchmark.splits, strict=True)
+        splits = {ours: theirs for ours, theirs in named if theirs is not None}
+    return hub_sources(spec.path or (benchmark.hub if benchmark else ""), splits), True
 
 
-def files_of(written: str | Sequence[str], folder: Path) -> Files:
+def files_of(written: str | Sequence[str], recipe: Recipe) -> Files:
     """The files that a split names, patterns resolved; each once, where it is named first."""
-    names = [written] if isinstance(written, str) else written
+    names, folder = [written] if isinstance(written, str) else written, recipe.folder or Path()
     return Files(tuple(dict.fromkeys(path for name in names for path in files_named(name, folder))))
 
 
@@ -341,7 +313,7 @@ def is_folder(written: str, path: Path) -> bool:
         raise DataError(
             f"{path}: path is a file; expected a folder or a hub name: give it as train"
         )
-    if not _HUB_NAME.fullmatch(written) or kind_of(path):
+    if not _HUB_NAME.fullmatch(written) or suffix_of(path):
         raise DataError(
             f"{path}: there is no such folder; expected a folder with train, validation and test "
             "files, or a hub name such as owner/name"
@@ -367,13 +339,12 @@ def folder_sources(path: Path, watched: bool = False) -> Sources:
     return files
 
 
-def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
+def hub_sources(path: str, splits: Mapping[str, str]) -> Sources:
     """The splits of a dataset on the hub; `splits` says how the hub calls each of ours."""
     name, _, configuration = path.partition(":")
     stay_offline_without_hub()
-    datasets = import_optional("datasets", path)
     try:
-        loaded = _from_hub(datasets, name, configuration or None)
+        loaded = _from_hub(name, configuration or None)
         return {ours: loaded[theirs] for ours, theirs in splits.items() if theirs in loaded}
     except Exception as error:
         said = shown(str(error).split("\n")[0])
@@ -387,9 +358,11 @@ def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
         ) from error
 
 
-def _from_hub(datasets: Any, name: str, configuration: str | None) -> Any:
+def _from_hub(name: str, configuration: str | None) -> Any:
     """A dataset of the hub. Scripts are not run any more: of a dataset that is one, the tables
     that the hub has made of it."""
+    import datasets  # type: ignore[import-untyped]
+
     try:
         return datasets.load_dataset(name, configuration)
     except RuntimeError as error:
@@ -411,33 +384,12 @@ def stay_offline_without_hub() -> None:
 
 def _hub_is_known() -> bool:
     host = urlsplit(os.environ.get("HF_ENDPOINT") or HUB).hostname
-    for _ in range(_TRIES):
+    for _ in range(2):
         try:
             return bool(socket.getaddrinfo(host, None))
         except socket.gaierror:
             continue
     return False
-
-
-def _benchmark_sources(
-    spec: DatasetSpec, benchmark: Benchmark, recipe: Recipe, hub: bool = True
-) -> tuple[Sources, bool]:
-    """Where a benchmark's rows are, and whether those are its official splits on the hub.
-
-    A `path` of its own comes first, then the recipe's data folder, then the hub.
-    hub: False: leave out what is not on this machine.
-    """
-    if spec.path is not None:
-        path = (recipe.folder or Path()) / expanded(spec.path)
-        if is_folder(spec.path, path):
-            return folder_sources(path, spec.is_watched), False
-    elif recipe.data_dir is not None:
-        return folder_sources(_inside(recipe.data_folder(), spec), spec.is_watched), False
-    if not hub:
-        return {}, True
-    named = dict(zip(SPLITS, benchmark.splits, strict=True))
-    splits = {ours: theirs for ours, theirs in named.items() if theirs is not None}
-    return hub_sources(spec.path or benchmark.hub, splits), True
 
 
 def _inside(folder: Path, spec: DatasetSpec) -> Path:
@@ -468,42 +420,34 @@ def refuse_missing_files(recipe: Recipe) -> None:
             at = place_of(("datasets", number, key), "", recipe.places)
             wrong.append(f"{at}sub-dataset {recipe.datasets[number].name!r}, {key}: {error}")
 
-    folder, splits = recipe.folder or Path(), wanted_splits(recipe)
     for number, spec in enumerate(recipe.datasets):
         with noted(number, "benchmark" if spec.path is None else "path"):
-            benchmark = PUBLIC.get(spec.benchmark or "")
-            sources = (
-                path_sources(spec, folder, hub=False)
-                if benchmark is None
-                else _benchmark_sources(spec, benchmark, recipe, hub=False)[0]
-            )
-            for source in (source for split, source in sources.items() if split in splits):
-                _refuse_unreadable(source)
-        for split in splits:
+            named, _ = path_sources(spec, recipe, hub=False)
+            for split in wanted_splits(recipe):
+                _refuse_unreadable(named.get(split))
+        for split in wanted_splits(recipe):
             written = getattr(spec, split)
             if written is not None and names_files(written):
                 with noted(number, split):
-                    _refuse_unreadable(files_of(written, folder))
+                    _refuse_unreadable(files_of(written, recipe))
     if len(wrong) == 1:
         raise DataError(wrong[0])
     if wrong:
         raise DataError("\n  ".join([f"{len(wrong)} sources of rows cannot be read:", *wrong]))
 
 
-def _refuse_unreadable(source: Files | Rows) -> None:
+def _refuse_unreadable(source: Files | MemoryRows | None) -> None:
     for path in source.paths if isinstance(source, Files) else ():
         refuse_unreadable(path)
 
 
 def may_have(recipe: Recipe, split: str) -> bool:
     """Whether any sub-dataset can have rows of this split, as far as its keys and folders say."""
-    folder, splits = recipe.folder or Path(), wanted_splits(recipe)
-    if split not in splits:
-        return False
-    return any(
-        spec.benchmark is not None
-        or (spec.path is not None and not is_folder(spec.path, folder / Path(spec.path)))
-        or split in own_sources(spec, folder, splits, hub=False)
-        or (split == "validation" and spec.validation_fraction is not None)
-        for spec in recipe.datasets
-    )
+
+    def has(spec: DatasetSpec) -> bool:
+        if spec.benchmark is not None or (split == SELECTION and spec.validation_fraction):
+            return True
+        found, on_hub = sources_of(spec, recipe, hub=False)
+        return on_hub or split in found
+
+    return split in wanted_splits(recipe) and any(map(has, recipe.datasets))

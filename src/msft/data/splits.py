@@ -13,17 +13,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from msft.benchmarks import PUBLIC
 from msft.benchmarks.benchmark import Benchmark
 from msft.benchmarks.grading import Grader
 from msft.data.formats import TEXT
 from msft.data.partition import POOLED, Piece, partition
-from msft.data.sources import SPLITS, read_splits
+from msft.data.sources import read_splits
 from msft.errors import DataError
 from msft.example import Example, Split
-from msft.recipe.dataset import DatasetSpec
+from msft.recipe.dataset import SPLITS, DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.search.curves import SELECTION, TEST
 from msft.search.draws import picked, sampled
@@ -287,7 +286,7 @@ def _capped(
 def _set_aside(
     rows: tuple[Example, ...], train: tuple[Example, ...], shots: int, name: str, seed: int
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Exemplars and the rest of train. Rows beyond `train_rows` serve first; no two of the
+    """Exemplars and the rest of train. Rows beyond `train_rows` are taken first; no two of the
     exemplars ask the same, and no trained row asks what one of them asks."""
     if not shots:
         return (), train
@@ -327,7 +326,7 @@ up to their numbers."""
 FORM = 20
 """Words that more trained rows share, up to numbers, are the form of a task and not a question."""
 FEW = 0.01
-"""The share of rows with other numbers that may be chance."""
+"""The share of scored rows that may differ from trained rows in their numbers only, by chance."""
 
 _FURNITURE = re.compile(r"[\W_]+")
 _DIGITS = re.compile(r"\d+")
@@ -339,7 +338,7 @@ _WHY = {
 }
 
 
-Rows = Mapping[str, Sequence[Example]]
+SplitRows = Mapping[str, Sequence[Example]]
 """The rows of each split."""
 
 
@@ -350,13 +349,12 @@ _asked: dict[int, tuple[Example, str]] = {}
 
 def question_of(row: Example) -> str:
     """What a row asks; two rows that ask the same are duplicates."""
-    if row.asks:
-        return _letters(row.asks)
     known = _asked.get(id(row))
     if known is None:
         if len(_asked) == MOST_ASKED:
             _asked.clear()
-        known = _asked[id(row)] = (row, _folded(row))
+        asked = _bare(row.asks) or row.asks or _folded(row)
+        known = _asked[id(row)] = (row, asked)
     return known[1]
 
 
@@ -368,41 +366,38 @@ def _folded(row: Example) -> str:
     return folded if folded.strip("\x1f") else " ".join(row.completion.split()).casefold()
 
 
-@lru_cache(MOST_ASKED)
-def _letters(text: str) -> str:
-    return _bare(text) or text
-
-
 def _bare(text: str) -> str:
     return _FURNITURE.sub("", text).casefold()
 
 
 def forget_questions() -> None:
-    """Free the caches of `question_of`, which are needed only while rows are compared."""
-    _letters.cache_clear()
+    """Free the cache of `question_of`, which is needed only while rows are compared."""
     _asked.clear()
 
 
-def refuse_overlap(rows: Rows, name: str) -> None:
+def refuse_overlap(rows: SplitRows, name: str) -> None:
     """No row of a split may ask what a row of another one asks."""
     order = list(rows)
     for number, later in enumerate(order):
         for earlier in order[:number]:
             known = {question_of(row): row for row in reversed(rows[earlier])}
-            same = [row for row in rows[later] if question_of(row) in known]
+            same = [(row, known[a]) for row in rows[later] if (a := question_of(row)) in known]
             if same:
-                listed = "; ".join(
-                    f"{row.where} = {known[question_of(row)].where} ({shown(question_of(row))})"
-                    for row in same[:3]
-                )
                 raise DataError(
-                    f"{same[0].where}: {len(same)} of {len(rows[later])} {later} rows of {name} "
-                    f"are also in {earlier}, {_WHY[earlier]}: {listed}; remove them from one of "
-                    "the two"
+                    f"{same[0][0].where}: {len(same)} of {len(rows[later])} {later} rows of {name} "
+                    f"are also in {earlier}, {_WHY[earlier]}: {_first_pairs(same)}; remove them "
+                    "from one of the two"
                 )
 
 
-def without_overlap(rows: Rows, notes: list[str]) -> dict[str, tuple[Example, ...]]:
+def _first_pairs(same: Sequence[tuple[Example, Example]]) -> str:
+    """The places of the first rows that ask the same, and what they ask."""
+    return "; ".join(
+        f"{row.where} = {other.where} ({shown(question_of(row))})" for row, other in same[:3]
+    )
+
+
+def without_overlap(rows: SplitRows, notes: list[str]) -> dict[str, tuple[Example, ...]]:
     """Official splits without overlap: a row that a later split has, too, is left out."""
     kept: dict[str, tuple[Example, ...]] = {}
     scored: set[str] = set()
@@ -419,7 +414,7 @@ def without_overlap(rows: Rows, notes: list[str]) -> dict[str, tuple[Example, ..
     return {split: kept[split] for split in rows}
 
 
-def repeat_notes(rows: Rows) -> list[str]:
+def repeat_notes(rows: SplitRows) -> list[str]:
     """A note for each split with rows that repeat an earlier one of it."""
     counts = {s: len(found) - len(set(map(question_of, found))) for s, found in rows.items()}
     return [
@@ -429,7 +424,7 @@ def repeat_notes(rows: Rows) -> list[str]:
     ]
 
 
-def variation_notes(rows: Rows) -> list[str]:
+def variation_notes(rows: SplitRows) -> list[str]:
     """A note for each scored split with rows that differ from trained rows only in numbers."""
     scored = {s: [_but_for_numbers(row) for row in rows[s]] for s in SCORED if s in rows}
     if not any(map(any, scored.values())):
@@ -454,7 +449,7 @@ def _but_for_numbers(row: Example) -> str:
     return letters if _DIGITS.search(asked) and len(letters) >= SHORT else ""
 
 
-def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
+def shared_between(datasets: Mapping[str, SplitRows]) -> dict[str, list[str]]:
     """Notes for each sub-dataset whose scored rows ask what another one trains."""
     trained_by: dict[str, list[str]] = {}
     for name, splits in datasets.items():
@@ -475,7 +470,7 @@ def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
     return notes
 
 
-def refuse_trained(watched: Mapping[str, Rows], trained: Mapping[str, Rows]) -> None:
+def refuse_trained(watched: Mapping[str, SplitRows], trained: Mapping[str, SplitRows]) -> None:
     """No row of a watched sub-dataset may ask what a trained row asks, however short it is: its
     score is to say what training does to what is not trained."""
     known: dict[str, tuple[str, Example]] = {}
@@ -487,10 +482,7 @@ def refuse_trained(watched: Mapping[str, Rows], trained: Mapping[str, Rows]) -> 
         same = [(row, *known[asked]) for row in rows if (asked := question_of(row)) in known]
         if same:
             others = list(dict.fromkeys(other for _, other, _ in same))
-            places = "; ".join(
-                f"{row.where} = {there.where} ({shown(question_of(row))})"
-                for row, _, there in same[:3]
-            )
+            places = _first_pairs([(row, there) for row, _, there in same])
             raise DataError(
                 f"{same[0][0].where}: {name} is only watched, but {len(same)} of "
                 f"{counted(len(rows), 'row')} of it {'is' if len(same) == 1 else 'are'} trained in "

@@ -11,7 +11,6 @@ import hashlib
 import marshal
 import os
 import stat
-import struct
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,8 +30,6 @@ LEAST = 2_000_000
 MOST = 2**30
 """Bytes of the folder; what nobody has read for the longest time goes first."""
 
-_MAGIC = b"msft tokens 1\n"
-_COUNTS = struct.Struct("<QQ")
 _UNREAD = {"where", "asks", "label", "subject", "others", "choices", "answer"}
 """What an example has beside what its tokens depend on."""
 _OF_EXAMPLE = [f.name for f in fields(Example) if f.name not in _UNREAD | {"messages"}]
@@ -46,7 +43,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def place_of(examples: Sequence[Example], tokenizer: Any, most: int | None) -> Path | None:
-    """The file of these rows, there or not yet; None: they are not kept.
+    """The file for these rows, whether it exists or not; None: these rows are not cached.
 
     most: as of `encoded_examples`.
     """
@@ -138,7 +135,7 @@ def _shrink(folder: Path) -> None:
 
 @lru_cache(1)
 def _code() -> bytes:
-    """What encodes: the versions of the packages, and our own files."""
+    """Digests of the code that encodes: of the packages' versions, and of our own files."""
     own = [
         Path(__file__).with_name(name).read_bytes() for name in ("encoding.py", "token_cache.py")
     ]
@@ -152,51 +149,38 @@ def _of_backend(backend: Any, size: int) -> bytes:
     return hashlib.sha256(backend.to_str().encode()).digest()
 
 
-# A file: its first line, the digest of all that follows, its name, how many rows and tokens it has,
-# the tokens of each row, the bytes of a token, the tokens, and the marks as bits.
+# A file: a digest of its name and of all that follows, then tensors as safetensors: how many tokens
+# each row has, the tokens, and the marks as bits.
 
 
 def _packed(rows: Sequence[Encoded], name: str) -> bytes:
     import numpy as np
+    from safetensors.numpy import save
 
     lengths = np.array([len(row.tokens) for row in rows], np.uint32)
     tokens = np.fromiter((token for row in rows for token in row.tokens), np.uint32, lengths.sum())
     marks = np.fromiter((mark for row in rows for mark in row.answer), bool, len(tokens))
     if not len(tokens) or tokens.max() < 2**16:
         tokens = tokens.astype(np.uint16)
-    body = b"".join(
-        [
-            bytes.fromhex(name),
-            _COUNTS.pack(len(rows), len(tokens)),
-            lengths.astype("<u4").tobytes(),
-            bytes([tokens.itemsize]),
-            tokens.astype(tokens.dtype.newbyteorder("<")).tobytes(),
-            np.packbits(marks).tobytes(),
-        ]
-    )
-    return b"".join([_MAGIC, hashlib.sha256(body).digest(), body])
+    body = save({"lengths": lengths, "tokens": tokens, "marks": np.packbits(marks)})
+    return hashlib.sha256(name.encode() + body).digest() + body
 
 
 def _unpacked(data: bytes, name: str, rows: int) -> list[Encoded]:
-    """ValueError where it is no file of so many rows under this name."""
+    """The rows in the bytes of a file; ValueError where they are not the file of this name, with so
+    many rows."""
     import numpy as np
+    from safetensors.numpy import load
 
-    start = len(_MAGIC) + _DIGEST
-    body = memoryview(data)[start:]
-    digest = hashlib.sha256(body).digest()
-    if data[:start] != _MAGIC + digest or bytes(body[:_DIGEST]) != bytes.fromhex(name):
+    body = data[_DIGEST:]
+    if data[:_DIGEST] != hashlib.sha256(name.encode() + body).digest():
         raise ValueError("a damaged file")
-    count, size = _COUNTS.unpack_from(body, _DIGEST)
-    if count != rows:
+    found = load(body)
+    lengths, tokens = found["lengths"], found["tokens"]
+    if len(lengths) != rows:
         raise ValueError("other rows")
-    at = _DIGEST + _COUNTS.size
-    lengths = np.frombuffer(body, "<u4", count, at)
-    at += 4 * count
-    kind = f"<u{body[at]}"
-    tokens = np.frombuffer(body, kind, size, at + 1)
-    at += 1 + tokens.nbytes
-    marks = np.unpackbits(np.frombuffer(body, np.uint8, -1, at), count=size).astype(bool)
-    numbers = np.arange(int(tokens.max()) + 1 if size else 0).astype(object)  # one each, shared
+    marks = np.unpackbits(found["marks"], count=len(tokens)).astype(bool)
+    numbers = np.arange(int(tokens.max()) + 1 if len(tokens) else 0).astype(object)  # shared
     ends = np.cumsum(lengths, dtype=np.int64).tolist()
     return [
         Encoded(tuple(numbers[tokens[first:last]].tolist()), tuple(marks[first:last].tolist()))

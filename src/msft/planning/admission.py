@@ -15,7 +15,7 @@ from typing import Any
 from msft.data.corpus import Corpus
 from msft.data.exclusions import read_exclusions
 from msft.data.readers import fixed_name
-from msft.data.sources import SPLITS, may_have, refuse_missing_files
+from msft.data.sources import may_have, refuse_missing_files
 from msft.engine.model.folders import (
     TINY,
     base_of,
@@ -29,7 +29,7 @@ from msft.files import FOLDER, expanded, read_text, refuse_other_kind
 from msft.observers.hub import refuse_unpushable
 from msft.observers.trackers import refuse_missing
 from msft.ranks import ALONE, Ranks
-from msft.recipe.dataset import FUNCTION, DatasetSpec, names_files
+from msft.recipe.dataset import FUNCTION, SPLITS, DatasetSpec, names_files
 from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
 from msft.recipe.templates import TEMPLATES

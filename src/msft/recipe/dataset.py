@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, PlainValidator
 
@@ -34,15 +34,9 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _IN_MEMORY = re.compile(r"<\d+ rows in memory>")
 
 
-class Rows(Protocol):
-    """Rows in memory: a list of dicts, or a `datasets.Dataset`."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-Source = str | tuple[str, ...] | Rows
+MemoryRows = Collection[Any]
+"""Rows in memory: a list of dicts, or a `datasets.Dataset`."""
+Source = str | tuple[str, ...] | MemoryRows
 """A file or a pattern of files, several of them, or rows."""
 
 FIELDS = (
@@ -140,8 +134,6 @@ def _benchmark(given: str) -> str:
 
 def _source(given: Any) -> Any:
     """A file, several as a tuple, or rows as a tuple."""
-    if given is None:
-        return None
     if isinstance(given, str | os.PathLike):
         return _file(given)
     if isinstance(given, Sequence) and not isinstance(given, bytes):
@@ -169,9 +161,7 @@ def _file(given: str | os.PathLike[str]) -> str:
     return writable(name)
 
 
-def _columns(given: Any) -> dict[str, str] | None:
-    if given is None:
-        return None
+def _columns(given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping) or not given:
         raise ValueError(
             "expected our fields with your columns, such as {prompt: question, completion: answer}"
@@ -187,8 +177,8 @@ def _columns(given: Any) -> dict[str, str] | None:
     return dict(given)
 
 
-def _system(given: Any) -> str | None:
-    if given is None or (isinstance(given, str) and given.strip() and "\0" not in given):
+def _system(given: Any) -> str:
+    if isinstance(given, str) and given.strip() and "\0" not in given:
         return given
     raise ValueError("expected text, or leave the key out")
 
@@ -198,9 +188,7 @@ _OF_ROWS = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of a chat template that rows fill."""
 
 
-def _variables(given: Any) -> dict[str, Any] | None:
-    if given is None:
-        return None
+def _variables(given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping) or not given:
         raise ValueError(
             "expected variables of the chat template, such as {enable_thinking: false}"
@@ -302,14 +290,14 @@ class DatasetSpec:
     name: Annotated[str, AfterValidator(_name)]
     benchmark: Annotated[str, AfterValidator(_benchmark)] | None = None
     path: Text | None = None
-    train: Annotated[Source | None, PlainValidator(_source)] = None
-    validation: Annotated[Source | None, PlainValidator(_source)] = None
-    test: Annotated[Source | None, PlainValidator(_source)] = None
-    columns: Annotated[Mapping[str, str] | None, PlainValidator(_columns)] = None
+    train: Annotated[Source, PlainValidator(_source)] | None = None
+    validation: Annotated[Source, PlainValidator(_source)] | None = None
+    test: Annotated[Source, PlainValidator(_source)] | None = None
+    columns: Annotated[Mapping[str, str], PlainValidator(_columns)] | None = None
     format: Literal["auto", "chat"] = "auto"
     chat_template: Template = None
-    system_prompt: Annotated[str | None, PlainValidator(_system)] = None
-    chat_template_kwargs: Annotated[Mapping[str, Any] | None, PlainValidator(_variables)] = None
+    system_prompt: Annotated[str, PlainValidator(_system)] | None = None
+    chat_template_kwargs: Annotated[Mapping[str, Any], PlainValidator(_variables)] | None = None
     validation_fraction: Annotated[float | None, Interval(gt=0, le=0.999)] = None
     train_rows: Annotated[int | None, Ge(1)] = None
     validation_rows: Annotated[int | None, Ge(1)] = None
@@ -406,26 +394,10 @@ class DatasetSpec:
                     ("label_noise",),
                     because=("benchmark",),
                 )
-            if self.columns is not None:
-                yield RecipeError(
-                    "both benchmark and columns; a benchmark knows its own columns: leave "
-                    "columns out",
-                    ("columns",),
-                )
-            of_chats = [key for key in CHAT_KEYS if getattr(self, key) not in (None, "auto")]
-            for key in of_chats:
-                yield RecipeError(
-                    f"both benchmark and {key}; a benchmark has prompts of its own, which go "
-                    f"through no chat template: leave {key} out",
-                    (key,),
-                    because=("benchmark",),
-                )
-            for key in [key for key in SPLITS if getattr(self, key) is not None]:
-                yield RecipeError(
-                    f"both benchmark and {key}; a benchmark has its own rows: leave {key} "
-                    "out, or give a folder of yours as path",
-                    (key,),
-                )
+            for key, why in _BESIDE_BENCHMARK.items():
+                if getattr(self, key) not in (None, "auto"):
+                    said = f"both benchmark and {key}; a benchmark has {why}"
+                    yield RecipeError(said, (key,), because=("benchmark",))
         if self.validation is not None and self.validation_fraction is not None:
             yield RecipeError(
                 "both validation and validation_fraction; keep the one you mean",
@@ -480,6 +452,15 @@ class DatasetSpec:
             )
 
 
+_BESIDE_BENCHMARK = {
+    "columns": "columns of its own: leave columns out",
+    **{
+        key: f"prompts of its own, which go through no chat template: leave {key} out"
+        for key in CHAT_KEYS
+    },
+    **{key: f"its own rows: leave {key} out, or give a folder of yours as path" for key in SPLITS},
+}
+"""Keys that contradict `benchmark`, and why."""
 _OF_TRAINING = (
     *("train_rows", "validation_fraction", "keep", "weight", "label_noise"),
     *("split_by", "split_min_rows"),
@@ -494,14 +475,14 @@ _NEEDED = {
     "test": "test",
     "name": "name",
 }
-"""Keys that an unknown one may mean. Something stands in for it then, so that what it means is not
-called missing as well."""
+"""Needed keys that an unknown key may mean, and the key that gets a stand-in then, so that the
+needed key is not called missing as well."""
 
 
 def specs_of(
     datasets: Any, keys_of_recipe: Collection[str]
 ) -> tuple[tuple[DatasetSpec, ...], list[RecipeError]]:
-    """The sub-datasets of a recipe, and what is wrong with them; something stands in for that."""
+    """The sub-datasets of a recipe, with defaults in place of what is wrong, and the mistakes."""
     if isinstance(datasets, str | Mapping) or not isinstance(datasets, Sequence):
         said = (
             f"datasets is {shown(datasets)}; expected a list, each item with a name and its files"

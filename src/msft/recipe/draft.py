@@ -32,7 +32,7 @@ from msft.text import shown
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Another tool, and what its config means where it says nothing.
+    """Another tool, with the defaults of its config.
 
     defaults: of keys.
     batch: the factors of a batch on one device, each with its default.
@@ -131,22 +131,8 @@ NEWER = Tool(
     },
 )
 TOOLS = (AXOLOTL, FACTORY, TRL, SWIFT, NEWER)
-RATES = {True: 1e-4, False: 1e-5}
-"""ms-swift's rate, of an adapter and of all weights."""
 MOST_VALUES = 10_000
 """Keys and values of a config. It takes a second to read so many; long ones have 500."""
-WARM_UP = (0.03, 100)
-"""Axolotl's: this share of the steps, but at most so many."""
-TEMPLATING = (FACTORY, NEWER, SWIFT)
-TEMPLATED = (
-    "they write rows with instruction and output as turns of a conversation, by the model's "
-    "template; msft gives those rows Alpaca's prompt: format: chat in each sub-dataset writes turns"
-)
-WHOLE_CONVERSATIONS = (
-    "TRL trains on all of a conversation, and on the completion alone where rows have a prompt and "
-    "a completion; msft on answers only: completion_only_loss: false adds the prompts"
-)
-
 
 _KEYS_OF_TRAINERS = {
     "DPO": "precompute_ref_log_probs precompute_ref_batch_size reference_free use_weighting "
@@ -266,7 +252,7 @@ UNKNOWN = "msft has no such key"
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A key of theirs that became one of ours.
+    """A key of the other tool that became a key of ours.
 
     note: what is different, if something is.
     """
@@ -279,7 +265,7 @@ class Carried:
 
 @dataclass(slots=True)
 class Draft:
-    """What a config says, in our words.
+    """The recipe in the making.
 
     config: their keys that have a value.
     folder: of their file; data is looked for there, and in the working folder.
@@ -332,7 +318,7 @@ class Draft:
             self.changes.append(theirs)
 
     def take_back(self, ours: str, why: str) -> None:
-        """A key of theirs that was carried over does not count, by another one."""
+        """Undo the carrying over of a key, since another key of theirs goes before it."""
         for each in [each for each in self.carried if each.ours == ours]:
             self.carried.remove(each)
             del self.keys[ours]

@@ -19,21 +19,16 @@ from msft.recipe.draft import (
     DEFAULT,
     FACTORY,
     NEWER,
-    RATES,
     SWIFT,
-    TEMPLATED,
-    TEMPLATING,
     TOOLS,
     TRL,
-    WARM_UP,
-    WHOLE_CONVERSATIONS,
     Draft,
     Tool,
     refuse_other_training,
 )
 from msft.recipe.foreign_keys import ALIASES, FOREIGN
 from msft.recipe.importer_datasets import DATASETS_OF, READERS, trained_in
-from msft.recipe.keys import TRACKERS
+from msft.recipe.keys import ALL_LINEAR, TRACKERS
 from msft.recipe.recipe import Recipe, recipe_keys
 from msft.recipe.templates import TEMPLATES
 from msft.text import shown
@@ -41,6 +36,21 @@ from msft.text import shown
 Lengths = Callable[[Draft], tuple[Sequence[int], str] | None]
 """Tokens of rows that stand for all rows of a mixture, and how they were counted; None where the
 rows cannot be read."""
+
+
+RATES = {True: 1e-4, False: 1e-5}
+"""ms-swift's rate, of an adapter and of all weights."""
+WARM_UP = (0.03, 100)
+"""Axolotl's: this share of the steps, but at most so many."""
+TEMPLATING = (FACTORY, NEWER, SWIFT)
+TEMPLATED = (
+    "they write rows with instruction and output as turns of a conversation, by the model's "
+    "template; msft gives those rows Alpaca's prompt: format: chat in each sub-dataset writes turns"
+)
+WHOLE_CONVERSATIONS = (
+    "TRL trains on all of a conversation, and on the completion alone where rows have a prompt and "
+    "a completion; msft on answers only: completion_only_loss: false adds the prompts"
+)
 
 
 def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda draft: None) -> Draft:
@@ -52,7 +62,7 @@ def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda dr
     tool = tool_of(config)
     refuse_other_training(config, tool)
     config = _unfolded(config, tool)
-    given = {key: value for key, value in config.items() if not _is_empty(value)}
+    given = {key: value for key, value in config.items() if value not in (None, "", [], {})}
     draft = Draft(given, folder, place, tool)
     draft.silent += [key for key in config if key not in given and key != "max_length"]
     draft.keys["method"] = "sft"
@@ -157,12 +167,8 @@ _INSIDE = {
 """Names in LLaMA-Factory's newer layout."""
 
 
-def _is_empty(value: Any) -> bool:
-    return value is None or value in ("", [], {})
-
-
 def _key(draft: Draft, key: str, value: Any, note: str = "") -> None:
-    """A key that stands for itself: ours, another name for one of ours, or not there."""
+    """Read a key by itself: one of ours, another name for one of ours, or one that msft lacks."""
     ours = _ours(key)
     if _by_value(draft, key, value):
         return
@@ -212,10 +218,6 @@ def _switch(value: Any) -> Any:
     return value if value in (True, False, "auto") else None
 
 
-def _recomputed(value: Any) -> bool:
-    return value not in (False, "false")
-
-
 def _trackers(value: Any) -> Any:
     names = value if isinstance(value, list) else [value]
     known = [name for name in names if name in (*TRACKERS, "none")]
@@ -226,14 +228,10 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
     "lr_scheduler_type": _scheduler,
     "optim": _optimizer,
     "torch_compile": _switch,
-    "gradient_checkpointing": _recomputed,
+    "gradient_checkpointing": lambda value: value not in (False, "false"),
     "report_to": _trackers,
 }
 """How values of our keys are read from theirs; None: there is no such value here."""
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _by_value(draft: Draft, key: str, value: Any) -> bool:
@@ -242,7 +240,7 @@ def _by_value(draft: Draft, key: str, value: Any) -> bool:
     match key:
         case "train_on_inputs" | "train_on_prompt":
             draft.carry(key, "completion_only_loss", not value)
-        case "prompt_loss_weight" if _is_share(value):
+        case "prompt_loss_weight" if type(value) in (int, float) and 0 <= value <= 1:
             draft.carry(key, key, value)
         case "prompt_loss_weight":
             draft.leave(key, "expected a number from 0 to 1", True)
@@ -327,17 +325,13 @@ def _read_template(draft: Draft, key: str, value: Any) -> None:
         draft.leave(key, "the default")
     elif name in _NAMED:
         draft.carry(key, "chat_template", _NAMED[name], _changed(value, _NAMED[name]))
-    elif all_rows:
-        why = f"not {shown(value)}: conversations get the tokenizer's own template"
-        draft.leave(key, f"{why} (chat_template takes a name or a .jinja file)", changes=True)
     else:
-        draft.leave(
-            key,
+        more = "" if all_rows else ", and rows with instruction and output get Alpaca's prompt"
+        why = (
             f"not {shown(value)}: conversations get the tokenizer's own template (chat_template "
-            "takes a name or a .jinja file), and rows with instruction and output get Alpaca's "
-            "prompt",
-            changes=True,
+            f"takes a name or a .jinja file){more}"
         )
+        draft.leave(key, why, changes=True)
     if all_rows:
         for spec in draft.datasets:
             spec["format"] = "chat"
@@ -369,7 +363,7 @@ _TARGET_KEYS = (
 
 
 def adapter_keys(tool: Tool) -> set[str]:
-    """Keys that are read here."""
+    """The keys that `read_adapter` reads."""
     return {tool.switch, *_BITS, *_TARGET_KEYS, *tool.adapter_names, *_SAME}
 
 
@@ -424,30 +418,25 @@ def _read_none(draft: Draft, given: list[str], kind: Any) -> None:
 
 
 def _read_targets(draft: Draft) -> None:
-    config, every = draft.config, "all-linear"
-    keys = [key for key in _TARGET_KEYS if config.get(key)]
-    if not keys:
-        found = draft.tool.adapter_defaults.get(_TARGETS)
-        if found:
-            draft.carry(_TARGETS, _TARGETS, found, f"{DEFAULT}, of most models")
+    """Names in a list or between commas; `all` and `all-linear` mean every layer."""
+    given = [key for key in _TARGET_KEYS if draft.config.get(key)]
+    if not given:
+        usual = draft.tool.adapter_defaults.get(_TARGETS)
+        if usual:
+            draft.carry(_TARGETS, _TARGETS, usual, f"{DEFAULT}, of most models")
         return
-    first, *rest = keys
-    _read_names(draft, first)
-    for key in rest:
-        draft.leave(key, f"{first} is {every} already")
-
-
-def _read_names(draft: Draft, key: str) -> None:
-    """Names in a list or between commas; `all` and `all-linear` mean every one."""
+    key, *rest = given
     found = draft.config[key]
     names = found if isinstance(found, list) else [name.strip() for name in str(found).split(",")]
-    if key == "lora_target_linear" or names in (["all"], ["all-linear"]):
-        draft.carry(key, _TARGETS, "all-linear")
+    if key == "lora_target_linear" or names in (["all"], [ALL_LINEAR]):
+        draft.carry(key, _TARGETS, ALL_LINEAR)
     elif all(re.fullmatch(r"[\w.]+", str(name)) for name in names):
         draft.carry(key, _TARGETS, names)
     else:
         why = "a pattern; msft takes names of layers, and this recipe has all-linear"
         draft.leave(key, why, changes=True)
+    for other in rest:
+        draft.leave(other, f"{key} is {ALL_LINEAR} already")
 
 
 # What is counted in steps: batch, length, warm-up, evaluations
@@ -457,7 +446,7 @@ STEP_KEYS = {
     *(*_WARM_UP_KEYS, "max_steps", "eval_steps", "batch_size", "global_batch_size"),
     *(key for tool in TOOLS for key, _ in tool.batch),
 }
-"""Keys that are read here."""
+"""The keys that `read_steps` reads."""
 
 
 def read_steps(draft: Draft, lengths: Lengths) -> None:

@@ -4,7 +4,7 @@ which columns they have, and how many there are."""
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,9 @@ def add_entry(
     if not isinstance(path, str):
         raise RecipeError(f"{where} has no path; expected a file, a folder or a name on the hub")
     refuse_entry(where, entry)
-    spec: dict[str, Any] = {"name": _free(draft, called or _stem(path, files))}
+    first = files if isinstance(files, str) else files[0] if files else path
+    name = called or Path(first).name.split(".")[0] or "data"
+    spec: dict[str, Any] = {"name": _free(draft, name)}
     source = _source(draft, path, files, entry.get("name"))
     spec |= source
     note = "" if _found(source, draft.place) else "no such file here yet"
@@ -197,11 +199,6 @@ def _found(source: Mapping[str, Any], place: Path) -> bool:
     return all((place / name).exists() for name in ([named] if isinstance(named, str) else named))
 
 
-def _stem(path: str, files: Any) -> str:
-    first = files if isinstance(files, str) else files[0] if files else path
-    return Path(first).name.split(".")[0] or "data"
-
-
 def _free(draft: Draft, name: str) -> str:
     """A name for a sub-dataset that no other one has."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:90] or "data"
@@ -236,7 +233,7 @@ def _share(draft: Draft, at: str, spec: dict[str, Any], key: str, value: Any) ->
         spec["train_rows"] = value
         draft.carry_data(at, "train_rows", value)
         return
-    rows = used_in(spec, draft.place)
+    rows = trained_in(spec, draft.place)
     if value == 1:
         draft.silent.append(at)
     elif rows is not None and value < 1:
@@ -264,19 +261,15 @@ def rows_in(spec: Mapping[str, Any], place: Path) -> int | None:
     return None
 
 
-def used_in(spec: Mapping[str, Any], place: Path) -> int | None:
-    """Those of them that `train_rows` leaves."""
-    rows = rows_in(spec, place)
-    return None if rows is None else min(rows, spec.get("train_rows", rows))
-
-
 def trained_in(spec: Mapping[str, Any], place: Path) -> float | None:
-    """About as many rows as a sub-dataset has to train; None where they cannot be counted."""
+    """About as many rows as a sub-dataset has to train, as far as its keys are known; None where
+    they cannot be counted."""
     rows = rows_in(spec, place)
     if rows is None:
         return None
-    kept: float = min(rows * (1 - spec["validation_fraction"]), spec.get("train_rows", rows))
-    return kept
+    kept = rows * (1 - spec.get("validation_fraction", 0))
+    trained: float = min(kept, spec.get("train_rows", rows))
+    return trained
 
 
 DATASETS_OF = (
@@ -286,7 +279,7 @@ DATASETS_OF = (
     *("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"),
     *("dataset_mixture", "dataset_mixer", "train_dataset", "split_dataset_ratio", "val_dataset"),
 )
-"""Keys that are read here."""
+"""The keys that the readers of datasets read."""
 
 INFO = "dataset_info.json"
 HELD_OUT = 0.1
@@ -437,7 +430,7 @@ def _shared_out(draft: Draft) -> None:
         for number, entry in enumerate(draft.config["datasets"])
         if entry.get("fraction") is not None
     }
-    counts = [used_in(spec, draft.place) for spec in draft.datasets]
+    counts = [trained_in(spec, draft.place) for spec in draft.datasets]
     known = [count for count in counts if count]
     fractions = [float(share) for share in given.values()]
     if len(given) == len(known) == len(counts) and all(share > 0 for share in fractions):
@@ -550,8 +543,10 @@ def _interleaved(draft: Draft) -> None:
         return
     counts = [trained_in(spec, draft.place) for spec in draft.datasets]
     known = [count for count in counts if count]
-    shares = [float(share) for share in given] if _are_numbers(given) else []
-    if len(shares) != len(counts) or len(known) != len(counts) or not all(s > 0 for s in shares):
+    are_numbers = all(re.fullmatch(r"\d*\.?\d+", share) for share in given)
+    shares = [float(share) for share in given] if are_numbers else []
+    counted = len(shares) == len(known) == len(counts)
+    if not counted or not all(share > 0 for share in shares):
         for key in keys:
             draft.leave(key)
         return
@@ -561,10 +556,6 @@ def _interleaved(draft: Draft) -> None:
         spec["weight"] = round(rows * share / count, 4)
     for key in keys:
         draft.carry_data(key, "weight", draft.config[key], "rows per epoch")
-
-
-def _are_numbers(words: Sequence[str]) -> bool:
-    return bool(words) and all(re.fullmatch(r"\d*\.?\d+", word) for word in words)
 
 
 READERS = {

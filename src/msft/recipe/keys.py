@@ -1,11 +1,11 @@
-"""What a key may hold, and what is told where it holds something else.
+"""The kinds of values that keys hold, and the error that tells of every wrong key.
 
-A key of `Recipe` and of `DatasetSpec` is a field whose annotation is the kind of its values. The
-kinds that need more than a plain type are here: each has a function that takes a value or says what
-was expected.
+A key of `Recipe` and of `DatasetSpec` is a field whose annotation is the kind of its values. This
+file has the kinds that need more than a plain type: each has a function that returns the value, or
+raises a ValueError that says what was expected.
 
-All mistakes of a recipe are told at once (`WrongKeys`). So a key that is wrong gets its default,
-and the others can still be compared with each other. What follows from a mistake is not told.
+One error tells of all mistakes of a recipe (`WrongKeys`). A wrong key gets its default, so that the
+other keys can still be compared with each other. A mistake that follows from another is not told.
 """
 
 import os
@@ -32,10 +32,6 @@ _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Kinds of values
 
 
-def _path_as_text(given: Any) -> Any:
-    return os.fspath(given) if isinstance(given, os.PathLike) else given
-
-
 def writable(text: str) -> str:
     """Text that can stand in a file, a path and on a terminal."""
     if not text.strip():
@@ -45,7 +41,8 @@ def writable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, BeforeValidator(_path_as_text), AfterValidator(writable)]
+_TEXT_OF_PATH = BeforeValidator(lambda x: os.fspath(x) if isinstance(x, os.PathLike) else x)
+Text = Annotated[str, _TEXT_OF_PATH, AfterValidator(writable)]
 """Text; a path is taken too."""
 
 
@@ -54,8 +51,8 @@ def is_template(written: str) -> bool:
     return "{{" in written or "{%" in written
 
 
-def _template(given: Any) -> str | None:
-    if given is None or (isinstance(given, str) and is_template(given) and "\0" not in given):
+def _template(given: Any) -> str:
+    if isinstance(given, str) and is_template(given) and "\0" not in given:
         return given
     if not isinstance(given, str):
         raise ValueError(
@@ -65,7 +62,7 @@ def _template(given: Any) -> str | None:
     return writable(given)
 
 
-Template = Annotated[str | None, PlainValidator(_template)]
+Template = Annotated[str, PlainValidator(_template)] | None
 """A chat template: the name of one of ours, its text, or the name of its file."""
 
 
@@ -103,7 +100,7 @@ Layers = Annotated[str | Sequence[str], PlainValidator(_layers)]
 
 
 def options_like(example: str) -> PlainValidator:
-    """Options by name, copied; an example of them is shown where there are none."""
+    """A kind of values: options by name, copied. A message about another value has the example."""
 
     def block(given: Any) -> dict[str, Any]:
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -192,7 +189,7 @@ def with_places(
     order = {place: number for number, place in enumerate(places)}
 
     def position(mistake: RecipeError) -> int:
-        """What is missing stands with the thing that should have it."""
+        """The number of a key in the file; of a missing key, that of the block it belongs into."""
         ends = range(len(mistake.place), 0, -1)
         return next((order[p] for p in (mistake.place[:n] for n in ends) if p in order), len(order))
 

@@ -67,7 +67,7 @@ _STAND_INS: dict[str, Any] = {
     "datasets": [{"name": "x", "train": "x.jsonl", "validation_fraction": 0.1}],
     "method": "sft",
 }
-"""What stands in for a needed key that an unknown one probably means, or that is missing."""
+"""Values for needed keys that are missing, or that an unknown key probably means."""
 
 ADAPTER_KEYS = (
     *("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
@@ -235,7 +235,7 @@ class Recipe:
     peak_rule: PeakRule = field(init=False, compare=False, repr=False)
     prepared: PreparedMethod = field(init=False, compare=False, repr=False)
     first_rollout: FirstRollout | None = field(default=None, init=False, compare=False, repr=False)
-    adapter: AdapterOptions | None = field(init=False, compare=False, repr=False)
+    adapter: AdapterOptions | None = field(default=None, init=False, compare=False, repr=False)
     packages: tuple[str, ...] = field(default=(), init=False, compare=False, repr=False)
 
     @staticmethod
@@ -349,8 +349,8 @@ class Recipe:
         mistakes += _contradictions(self)
         if mistakes:
             raise WrongKeys(mistakes)
-        settle("adapter", _adapter_of(self))
         if self.use_peft:
+            settle("adapter", _adapter_of(self))
             settle("packages", ("peft", "bitsandbytes") if self.load_in_4bit else ("peft",))
 
     def _option_mistake(self, method: str, error: OptionError) -> RecipeError:
@@ -494,7 +494,7 @@ def block_of_option(name: str, method: Any) -> tuple[str, str]:
     return "method_options", f"an option of {listed(having)}, but method is {method}; with it"
 
 
-def set_for_flag(flag: str, value: str, method: Any = "msft") -> tuple[str, str]:
+def set_for_flag(flag: str, value: str) -> tuple[str, str]:
     """What `--set` takes in the place of a flag of the command line such as `--learning-rate 1e-4`;
     or else what is told of the flag. Both are empty where nobody knows the flag.
 
@@ -510,7 +510,7 @@ def set_for_flag(flag: str, value: str, method: Any = "msft") -> tuple[str, str]
         return f"{ours}={written}", ""
     if ours in [key.name for key in fields(DatasetSpec)]:
         return f"datasets.NAME.{ours}={written}", ""
-    block, _ = block_of_option(ours, method)
+    block, _ = block_of_option(ours, Recipe.method)
     if block:
         return f"{block}.{ours}={written}", ""
     if ours in FOREIGN:
@@ -576,10 +576,7 @@ def _canonical(
     return keys, notes, mistakes
 
 
-def _adapter_of(recipe: Recipe) -> AdapterOptions | None:
-    """The adapter that a recipe asks for; None: all weights are trained."""
-    if not recipe.use_peft:
-        return None
+def _adapter_of(recipe: Recipe) -> AdapterOptions:
     named = recipe.lora_target_modules
     return AdapterOptions(
         r=recipe.lora_r,
@@ -708,6 +705,13 @@ def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
     about validation rows, or about test rows that do not choose, contradict it."""
     on_test = recipe.selection_split == TEST
     for number, spec in enumerate(recipe.datasets):
+        if on_test and spec.guard is not None:
+            yield RecipeError(
+                f"sub-dataset {spec.name!r}: guard, but selection_split is test, and a guard looks "
+                "at validation rows; leave one of them out",
+                ("datasets", number, "guard"),
+                because=("selection_split",),
+            )
         if spec.benchmark is not None or spec.path is not None:
             continue
         if on_test and spec.test is None:
@@ -727,35 +731,22 @@ def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
                 ("datasets", number, "validation"),
                 because=("validation_fraction",),
             )
-    for number, spec in enumerate(recipe.datasets):
-        if on_test and spec.guard is not None:
+    for key, why in _IDLE_ON_TEST.items() if on_test else ():
+        value = getattr(recipe, key)
+        if value != getattr(Recipe, key):
             yield RecipeError(
-                f"sub-dataset {spec.name!r}: guard, but selection_split is test, and a guard looks "
-                "at validation rows; leave one of them out",
-                ("datasets", number, "guard"),
+                f"{key} is {str(value).lower()}, but selection_split is test, {why}",
+                (key,),
                 because=("selection_split",),
             )
-    if on_test and recipe.early_stopping_patience is not None:
-        yield RecipeError(
-            f"early_stopping_patience is {recipe.early_stopping_patience}, but selection_split is "
-            "test, and training may not end by test scores; leave one of them out",
-            ("early_stopping_patience",),
-            because=("selection_split",),
-        )
-    if on_test and recipe.score_test != "best":
-        yield RecipeError(
-            f"score_test is {recipe.score_test}, but selection_split is test, so every point is "
-            "scored on test already; leave score_test out",
-            ("score_test",),
-            because=("selection_split",),
-        )
-    if on_test and recipe.validation_loss:
-        yield RecipeError(
-            "validation_loss is true, but selection_split is test, so no validation rows are read; "
-            "leave validation_loss out",
-            ("validation_loss",),
-            because=("selection_split",),
-        )
+
+
+_IDLE_ON_TEST = {
+    "early_stopping_patience": "and training may not end by test scores; leave one of them out",
+    "score_test": "so every point is scored on test already; leave score_test out",
+    "validation_loss": "so no validation rows are read; leave validation_loss out",
+}
+"""Keys that contradict `selection_split: test`, and why."""
 
 
 _ENDS_OTHERWISE = {

@@ -11,14 +11,7 @@ template's text. So a template says all that there is to know of how conversatio
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
-
-
-class Splits(Protocol):
-    """The part of a tokenizer that is used here."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-
+from typing import Any
 
 _CHATML = (
     "{%- for message in messages %}"
@@ -127,7 +120,7 @@ TEMPLATES = {
 _END = re.compile(r"{%- set end = (\"[^\"]+\") %}")
 
 
-def missing_end(template: str, tokenizer: Splits) -> str:
+def missing_end(template: str, tokenizer: Any) -> str:
     """The token that ends the turns of a template of ours, where this tokenizer has no such token;
     empty where all is well."""
     end = _END.search(template) if template in TEMPLATES.values() else None
@@ -135,7 +128,7 @@ def missing_end(template: str, tokenizer: Splits) -> str:
     return token if token and len(tokenizer.encode(token, add_special_tokens=False)) > 1 else ""
 
 
-def fitted(template: str, tokenizer: Splits) -> str:
+def fitted(template: str, tokenizer: Any) -> str:
     """A template for a tokenizer: a turn must end with one token, at which a generation stops. So
     the end-of-text token takes the place of an end that the tokenizer does not have."""
     return (

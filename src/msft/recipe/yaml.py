@@ -111,7 +111,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _value(node: yaml.Node, place: KeyPath, lines: dict[KeyPath, int]) -> Any:
-    """What a node says; the line of each key and item in it is added to `lines`."""
+    """The value of a node; the line of each key and item in it is added to `lines`."""
     lines.setdefault(place, _line(node))
     if isinstance(node, yaml.ScalarNode):
         return parse_scalar(node.value) if node.style is None else node.value
@@ -168,7 +168,7 @@ def dump(value: Any) -> str:
 
 
 def on_a_line(value: Any) -> str:
-    """The same on one line, such as `{seed: 30}`."""
+    """A value as YAML on one line, such as `{seed: 30}`."""
     return yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6).strip()
 
 

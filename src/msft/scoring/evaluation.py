@@ -29,6 +29,7 @@ from msft.data.corpus import ChoiceNorm, Task, generates, limits_of
 from msft.data.encoding import (
     EncodedSplit,
     Tokenizer,
+    after,
     encoded_choices,
     encoded_prompts,
 )
@@ -97,9 +98,9 @@ class _Question:
 
 
 class Evaluator:
-    """Scores what the engine holds: `evaluator(names, split)`.
+    """Scores the model that the engine holds: `evaluator(names, split)`.
 
-    What is asked is worked out once for all evaluations of a run.
+    Prompts, choices and limits are encoded once for all evaluations of a run.
     """
 
     def __init__(
@@ -482,12 +483,6 @@ def judged(
             None if loss else without_middle(row.prediction, LONGEST_ANSWER) for row in answered
         ]
     return Judged(found, answers, of_train.tokens + of_validation.tokens + tokens)
-
-
-def after(prompt: Sequence[int], answer: Sequence[int]) -> Encoded:
-    """An answer after a prompt."""
-    marks = (False,) * len(prompt) + (True,) * len(answer)
-    return Encoded((*prompt, *answer), marks)
 
 
 def kind_of(task: Task) -> Kind:

@@ -72,6 +72,7 @@ def _number(worth: Any) -> float | bool | None:
 
 
 def folded(text: str) -> str:
+    """A text as answers are compared: trimmed and case folded."""
     return text.strip().casefold()
 
 
