@@ -1,6 +1,7 @@
 """Runs that die, and what they must leave behind: shared by the tests of the recorded run."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -203,6 +204,47 @@ def kill(
     log = MortalLog(folder / "run.jsonl", last, written)
     with pytest.raises(Killed):
         case.run(folder, memory, log, lag=lag)
+
+
+class CopyingLog(Log):
+    """Copies its folder at each event, before its line is written (False) and after it (True)."""
+
+    def __init__(self, folder: Path, copies: Path) -> None:
+        Log.__init__(self, folder / "run.jsonl")
+        self.folder = folder
+        self.copies = copies
+
+    def append(self, event: Event) -> None:
+        number = len(self.events)
+        self.copy(number, False)
+        Log.append(self, event)
+        self.copy(number, True)
+
+    def copy(self, number: int, written: bool) -> None:
+        shutil.copytree(self.folder, self.copies / f"{number}-{written}", copy_function=_copied)
+
+
+def _copied(source: str, target: str) -> None:
+    """Files of checkpoints are written once, so a link is enough."""
+    copy = os.link if f"{os.sep}checkpoints{os.sep}" in source else shutil.copyfile
+    copy(source, target)
+
+
+def killed(
+    case: Case, place: Path, memory: int | None, lag: int | None = None
+) -> Callable[[int, bool], Path]:
+    """The folder as a kill at an event leaves it, by the event's number and by whether its line was
+    written. The run goes through all of them once: what a killed process had in memory, or had
+    ordered of a disk that is late, is in no copy."""
+    place.mkdir(parents=True)
+    copies = place / "copies"
+    case.run(place / "whole", memory, CopyingLog(_made(place / "whole"), copies), lag=lag)
+    return lambda last, written: copies / f"{last}-{written}"
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from mortal import (
     MortalEngine,
     files_of,
     kill,
+    killed,
     left_by,
     quick_folder,
 )
@@ -66,10 +67,10 @@ def test_where_checkpoints_are_kept_changes_only_the_use_of_the_disk(name: str) 
 )
 def test_killed_at_any_event_it_resumes_to_the_same_end(name: str, store: str, place: Path) -> None:
     case, memory, expected = CASES[name], STORES[store], uninterrupted(name, store)
+    folder_of = killed(case, place / "killed", memory)
     for last in range(num_events(expected)):
         for written in (False, True) if name in PLAIN else (last % 2 == 0,):
-            folder = place / f"{last}-{written}"
-            kill(case, folder, memory, last, written)
+            folder = folder_of(last, written)
             assert left_by(case.run(folder, memory), folder) == expected, (last, written)
 
 
@@ -85,10 +86,10 @@ def test_what_the_disk_had_not_done_yet_is_done_again_to_the_same_end(
     case = CASES[name]
     for store, memory in STORES.items():
         expected = uninterrupted(name, store)
+        folders = {lag: killed(case, place / f"{memory}-{lag}", memory, lag) for lag in LAGS}
         for last in range(num_events(expected)):
             for lag in LAGS[last % 2 :: 2] if name in PLAIN else LAGS[last % len(LAGS) :][:1]:
-                folder = place / f"{memory}-{last}-{lag}"
-                kill(case, folder, memory, last, last % 3 == 0, lag)
+                folder = folders[lag](last, last % 3 == 0)
                 again = left_by(case.run(folder, memory, lag=lag), folder)
                 assert again == expected, (store, last, lag)
 
@@ -110,9 +111,9 @@ def test_killed_at_every_event_in_turn_it_ends_the_same(
 def test_killed_while_it_recovers_it_ends_the_same(name: str, lag: int | None, place: Path) -> None:
     """What was only in memory is trained again; that training is killed too, at any step."""
     case, memory, expected = CASES[name], 2, uninterrupted(name, "disk and memory")
+    folder_of = killed(case, place / "killed", memory, lag)
     for last in range(num_events(expected)):
-        folder = place / str(last)
-        kill(case, folder, memory, last, written=True, lag=lag)
+        folder = folder_of(last, True)
         with suppress(Killed):
             case.run(folder, memory, engine=MortalEngine(last % 5, case.learners), lag=lag)
         assert left_by(case.run(folder, memory, lag=lag), folder) == expected, last

@@ -104,9 +104,11 @@ def audited(
             worker,
             opened,
             CheckpointStore(tiers, disk, 4000, 8000),
-            judgments=Judgments(folder / "judgments.jsonl"),
-            judged_by_worker=engine.judge,
-            questions={n: [*map(str, range(each.rows))] for n, each in LEARNERS.items()},
+            judgments=Judgments(
+                folder / "judgments.jsonl",
+                judge=engine.judge,
+                questions={n: [*map(str, range(each.rows))] for n, each in LEARNERS.items()},
+            ),
         ).carry_out()
     finally:
         opened.close()

@@ -38,13 +38,11 @@ from msft.run.log import (
     to_line,
 )
 from msft.run.rows import (
-    Judge,
     Judgments,
     Samples,
     Scored,
     Verdict,
     Verdicts,
-    Writer,
     checked,
     coerce_kind,
     fits_score,
@@ -107,15 +105,8 @@ class RecordedRun:
         samples: Samples | None = None,
         has_result: Callable[[CheckpointId], bool] = lambda best: False,
         judgments: Judgments | None = None,
-        judged_by_worker: Judge | None = None,
-        questions: Mapping[str, Sequence[str]] | None = None,
-        written_by_worker: Writer | None = None,
     ) -> None:
-        """has_result: whether the result of a finished run is there without its checkpoint.
-        judgments, judged_by_worker, questions: for an audit: what was judged so far, what the
-            worker's weights say of rows, and what each training row asks.
-        written_by_worker: what the worker's weights write to rows, for samples beside a loss.
-        """
+        """has_result: whether the result of a finished run is there without its checkpoint."""
         self.base = BASE
         self.mixture = settings.mixture
         self.compute_budget = settings.compute_budget
@@ -141,9 +132,6 @@ class RecordedRun:
             self._verdicts.resume(scored_rows(log.events))
         self._samples = samples or Samples(selection=self._selection)
         self._judgments = judgments or Judgments()
-        self._judge = judged_by_worker
-        self._write = written_by_worker
-        self._questions = questions or {}
         self._recovery = Recovery(worker, store, self.history)
         self._stopped_early = False
 
@@ -259,7 +247,7 @@ class RecordedRun:
         return found
 
     def questions(self) -> Mapping[str, Sequence[str]]:
-        return self._questions
+        return self._judgments.questions
 
     def judge(
         self, judge: CheckpointId, rows: Mapping[str, Sequence[int]]
@@ -269,12 +257,10 @@ class RecordedRun:
         digest = self._judgments.digest(judge)
         tokens = known.tokens if known else Tokens()
         if known is None or known.rows != digest:  # new, or the file has lost it
-            assert self._judge is not None, "only an audit judges"
             self._recovery.hold(judge)
-            judged = self._judge(rows)
-            self._judgments.add(judge, judged)
+            took = self._judgments.add(judge, rows)
             digest = self._judgments.digest(judge)
-            tokens = tokens if known else Tokens(evaluation=judged.tokens)
+            tokens = tokens if known else Tokens(evaluation=took)
         counts = {name: len(numbers) for name, numbers in rows.items()}
         self._record(JudgedEvent(judge, tokens, counts, digest))
         return self._judgments.at(judge).rows
@@ -507,10 +493,9 @@ class RecordedRun:
                 self._recovery.hold(checkpoint)
                 found = self._worker.score(lost, self._selection).samples
                 self._samples.add(checkpoint, self._selection, found)
-            unwritten = self._samples.unwritten(checkpoint)
-            if unwritten and self._write is not None:
+            if self._samples.unwritten(checkpoint):
                 self._recovery.hold(checkpoint)
-                self._samples.write(checkpoint, self._write(unwritten))
+                self._samples.write(checkpoint)
         self._samples.finish(checkpoints, names)
 
     def _decide(self, event: DecisionEvent) -> None:

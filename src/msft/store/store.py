@@ -111,8 +111,9 @@ class Hashes:
         """Hash a file, in large pieces: the training thread waits between two pieces."""
         digest = hashlib.sha256()
         before = self.identity(path)
+        most = min(self.at_once, before[2] + 1)  # a small file needs no large buffer
         with open_to_read(path) as file:
-            while piece := file.read(self.at_once):
+            while piece := file.read(most):
                 digest.update(piece)
         found = before[2], digest.hexdigest()
         if before == self.identity(path) and time.time_ns() - before[-1] > SETTLED_NS:

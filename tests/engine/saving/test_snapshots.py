@@ -24,10 +24,11 @@ from msft.engine.saving.weight_files import MOMENTS, STATE, Copies, TorchCodec
 from msft.engine.simple import SimpleEngine
 from msft.errors import Stopped
 from msft.recipe.recipe import Recipe
+from msft.run.folder import RunFolder
 from msft.run.log import PointEvent, read_log
 from msft.run.worker import Step
 from msft.search.rollout import CheckpointId
-from msft.store.store import DiskTier, Hashes
+from msft.store.store import CheckpointStore, DiskTier, Hashes
 from msft.training import train
 
 pytestmark = pytest.mark.usefixtures("no_reports")
@@ -108,14 +109,8 @@ def test_the_result_follows_the_best_checkpoint_that_is_on_disk(tmp_path: Path) 
     base = engine.weights()
     best, disk = tmp_path / "best", DiskTier(tmp_path / "checkpoints", TorchCodec())
     said = list[str]()
-    result = BestFolder(
-        best,
-        tmp_path / "checkpoints",
-        engine,
-        lambda checkpoint: disk.is_whole(f"{checkpoint}.weights"),
-        Hashes(),
-        said.append,
-    )
+    store = CheckpointStore(disk=disk)
+    result = BestFolder(RunFolder(tmp_path), engine, store, Hashes(), said.append, card_of=str)
     assert not result.update(CheckpointId("r0-t1"), "one")
     assert not best.exists()
     for number in (1, 2):
@@ -157,14 +152,8 @@ def test_a_result_that_takes_long_to_write_is_written_for_the_last_one(
         export(weights, folder)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "export", slow)
-    result = BestFolder(
-        tmp_path / "best",
-        tmp_path / "checkpoints",
-        engine,
-        lambda checkpoint: disk.is_whole(f"{checkpoint}.weights"),
-        Hashes(),
-        lambda text: None,
-    )
+    store, silent = CheckpointStore(disk=disk), lambda text: None
+    result = BestFolder(RunFolder(tmp_path), engine, store, Hashes(), silent, card_of=str)
 
     def update(number: int, last: bool = False) -> bool:
         disk.put(f"r0-t{number}.weights", {n: t + number for n, t in base.items()})
