@@ -82,6 +82,16 @@ class Case:
             early_stopping_patience=self.early_stopping_patience,
         )
 
+    def killed(
+        self,
+        place: Path,
+        memory: int | None,
+        lag: int | None = None,
+        engine: SimulatedEngine | None = None,
+    ) -> Callable[[int, bool], Path]:
+        """The folder of this case as a kill at an event leaves it; see `killed`."""
+        return killed(place, lambda folder, log: self.run(folder, memory, log, engine, lag))
+
 
 PLAIN = {name: Case(name) for name in METHODS}
 """Every method as it is by default."""
@@ -230,21 +240,16 @@ def _copied(source: str, target: str) -> None:
     copy(source, target)
 
 
-def killed(
-    case: Case, place: Path, memory: int | None, lag: int | None = None
-) -> Callable[[int, bool], Path]:
-    """The folder as a kill at an event leaves it, by the event's number and by whether its line was
-    written. The run goes through all of them once: what a killed process had in memory, or had
-    ordered of a disk that is late, is in no copy."""
-    place.mkdir(parents=True)
-    copies = place / "copies"
-    case.run(place / "whole", memory, CopyingLog(_made(place / "whole"), copies), lag=lag)
+def killed(place: Path, run: Callable[[Path, Log], object]) -> Callable[[int, bool], Path]:
+    """The folder of a run as a kill at an event leaves it, by the event's number and by whether its
+    line was written. The run goes through all of them once: what a killed process had in memory, or
+    had ordered of a disk that is late, is in no copy."""
+    whole, copies = place / "whole", place / "copies"
+    whole.mkdir(parents=True)
+    log = CopyingLog(whole, copies)
+    run(whole, log)
+    log.close()
     return lambda last, written: copies / f"{last}-{written}"
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from mortal import (
     MortalEngine,
     files_of,
     kill,
-    killed,
     left_by,
     quick_folder,
 )
@@ -67,7 +66,7 @@ def test_where_checkpoints_are_kept_changes_only_the_use_of_the_disk(name: str) 
 )
 def test_killed_at_any_event_it_resumes_to_the_same_end(name: str, store: str, place: Path) -> None:
     case, memory, expected = CASES[name], STORES[store], uninterrupted(name, store)
-    folder_of = killed(case, place / "killed", memory)
+    folder_of = case.killed(place / "killed", memory)
     for last in range(num_events(expected)):
         for written in (False, True) if name in PLAIN else (last % 2 == 0,):
             folder = folder_of(last, written)
@@ -86,7 +85,7 @@ def test_what_the_disk_had_not_done_yet_is_done_again_to_the_same_end(
     case = CASES[name]
     for store, memory in STORES.items():
         expected = uninterrupted(name, store)
-        folders = {lag: killed(case, place / f"{memory}-{lag}", memory, lag) for lag in LAGS}
+        folders = {lag: case.killed(place / f"{memory}-{lag}", memory, lag) for lag in LAGS}
         for last in range(num_events(expected)):
             for lag in LAGS[last % 2 :: 2] if name in PLAIN else LAGS[last % len(LAGS) :][:1]:
                 folder = folders[lag](last, last % 3 == 0)
@@ -111,7 +110,7 @@ def test_killed_at_every_event_in_turn_it_ends_the_same(
 def test_killed_while_it_recovers_it_ends_the_same(name: str, lag: int | None, place: Path) -> None:
     """What was only in memory is trained again; that training is killed too, at any step."""
     case, memory, expected = CASES[name], 2, uninterrupted(name, "disk and memory")
-    folder_of = killed(case, place / "killed", memory, lag)
+    folder_of = case.killed(place / "killed", memory, lag)
     for last in range(num_events(expected)):
         folder = folder_of(last, True)
         with suppress(Killed):

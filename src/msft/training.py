@@ -444,8 +444,8 @@ class TrainingRun:
         fails on the way is left for a slower one. lender: whose first roll-out was taken over."""
         if self._ranks.rank:
             return
-        now = environment(self._recipe.packages)
-        now |= {"engine": how} if (how := self._engine.how()) else {}
+        how = self._engine.how()
+        now = environment(self._recipe.packages) | ({"engine": how} if how else {})
         now |= {ROLLOUT_FROM: lender} if lender else {}
         groups = {name: d.group for name, d in self._rows.corpus.datasets.items() if d.group}
         record_environment(self._folder.environment, now, groups, self._base)

@@ -12,9 +12,7 @@ from mortal import (
     STORES,
     VARIED,
     Case,
-    Killed,
     Left,
-    MortalLog,
     left_by,
     quick_folder,
 )
@@ -76,12 +74,9 @@ class AverageEngine:
         return {"passes": mixed(average["passes"], raw["passes"]), "minds": minds}
 
 
-def run(case: Case, folder: Path, memory: int | None, last: int | None = None) -> Left:
-    """To the end, or until this event is written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = None if last is None else MortalLog(folder / "run.jsonl", last, written=True)
+def run(case: Case, folder: Path, memory: int | None) -> Left:
     engine: Any = AverageEngine()
-    return left_by(case.run(folder, memory, log, engine), folder)
+    return left_by(case.run(folder, memory, engine=engine), folder)
 
 
 @pytest.fixture
@@ -95,10 +90,10 @@ def place() -> Iterator[Path]:
 def test_killed_at_every_event_it_ends_the_same(name: str, store: str, place: Path) -> None:
     case, memory = CASES[name], STORES[store]
     expected = run(case, place / "alone", memory)
+    engine: Any = AverageEngine()
+    folder_of = case.killed(place / "killed", memory, engine=engine)
     for last in range(expected.log.count(b"\n")):
-        with pytest.raises(Killed):
-            run(case, place / str(last), memory, last)
-        assert run(case, place / str(last), memory) == expected, last
+        assert run(case, folder_of(last, True), memory) == expected, last
 
 
 @pytest.mark.parametrize("rule", ["reset", "restore"])

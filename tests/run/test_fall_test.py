@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mortal import VARIED, Left, MortalEngine, kill, left_by, quick_folder
+from mortal import VARIED, Left, MortalEngine, left_by, quick_folder
 from msft.errors import Diverged
 from msft.run import log
 from msft.run.log import from_line, read_log, to_line
@@ -59,9 +59,9 @@ def test_lost_verdicts_are_measured_again_wherever_it_was_killed(
     case = VARIED[name]
     whole = left_by(case.run(place / "whole", 2), place / "whole")
     assert whole.log.count(b'"event":"falls"') >= 2
+    folder_of = case.killed(place / "killed", 2)
     for last in range(whole.log.count(b"\n")):
-        folder = place / str(last)
-        kill(case, folder, 2, last, written=last % 2 == 0)
+        folder = folder_of(last, last % 2 == 0)
         damage(folder / "verdicts.jsonl")
         again: Left = left_by_log(case.run(folder, 2), folder, whole)
         assert again == whole, last

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mortal import Killed, MortalLog, files_of, quick_folder
+from mortal import Killed, MortalLog, files_of, killed, quick_folder
 from msft.errors import Diverged
 from msft.run.history import History
 from msft.run.log import EndEvent, FoundEvent, JudgedEvent, Log, RolloutEvent, read_log
@@ -175,12 +175,10 @@ def test_killed_at_any_event_an_audit_resumes_to_the_same_bytes(
     memory: int, place: Path, whole: Path
 ) -> None:
     expected = files_of(whole)
+    folder_of = killed(place, lambda folder, log: audited(folder, log, memory=memory))
     for last in range(expected["run.jsonl"].count(b"\n")):
         for written in (False, True):
-            folder = place / f"{last}-{written}"
-            folder.mkdir()
-            with pytest.raises(Killed):
-                audited(folder, MortalLog(folder / "run.jsonl", last, written), memory=memory)
+            folder = folder_of(last, written)
             audited(folder, memory=memory)
             found = files_of(folder)
             for name in ("run.jsonl", "judgments.jsonl"):

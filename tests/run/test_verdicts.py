@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mortal import PLAIN, VARIED, Case, kill
+from mortal import PLAIN, VARIED, Case
 from msft.run.rows import Verdicts
 from msft.search.curves import SELECTION, TEST
 from msft.search.rollout import BASE, checkpoint_id
@@ -62,8 +62,8 @@ def test_a_run_killed_before_its_line_leaves_the_same_verdicts(case: Case, tmp_p
     case.run(tmp_path / "whole")
     whole = (tmp_path / "whole" / "verdicts.jsonl").read_bytes()
     events = (tmp_path / "whole" / "run.jsonl").read_bytes().count(b"\n")
+    folder_of = case.killed(tmp_path / "killed", None)
     for last in range(events):
-        folder = tmp_path / str(last)
-        kill(case, folder, None, last, written=False)
+        folder = folder_of(last, False)
         case.run(folder)
         assert (folder / "verdicts.jsonl").read_bytes() == whole, last

@@ -140,10 +140,10 @@ def test_a_candidate_is_never_in_memory_alone() -> None:
     with quick_folder() as place:
         whole = case.run(place / "whole", 2)
         events = read_log(place / "whole/run.jsonl")
+        folder_of = case.killed(place / "killed", 2)
         for last, event in enumerate(events):
             if isinstance(event, PointEvent):
-                folder = place / str(last)
-                kill(case, folder, 2, last + 1, written=False)
+                folder = folder_of(last + 1, False)
                 there = {p.name.partition(".")[0] for p in (folder / "checkpoints").iterdir()}
                 known = History(read_log(folder / "run.jsonl"))
                 stage = known.stages[-1]
@@ -195,9 +195,9 @@ def test_a_run_that_began_with_more_copies_ends_with_the_same_result(memory: int
     case = PLAIN["sft"]
     with quick_folder() as place:
         whole = left_by(case.run(place / "whole", memory), place / "whole")
+        folder_of = replace(case, method=sft).killed(place / "killed", memory)
         for last in range(2, whole.log.count(b"\n")):
-            folder = place / str(last)
-            kill(replace(case, method=sft), folder, memory, last, written=True)
+            folder = folder_of(last, True)
             left = left_by(case.run(folder, memory), folder)
             assert left.checkpoints == whole.checkpoints
             assert left.summary["best"] == whole.summary["best"]
@@ -230,9 +230,9 @@ def test_a_crash_costs_no_more_than_the_stage_it_comes_in(name: str) -> None:
         case.run(place / "whole", ROOM_FOR_ALL)
         total = logged(place / "whole")
         costs = list[int]()
+        folder_of = case.killed(place / "killed", ROOM_FOR_ALL, lag=0)
         for last in range(2, (place / "whole/run.jsonl").read_bytes().count(b"\n")):
-            folder, engine = place / str(last), CountingEngine()
-            kill(case, folder, ROOM_FOR_ALL, last, written=True, lag=0)
+            folder, engine = folder_of(last, True), CountingEngine()
             done = logged(folder)
             stages = History(read_log(folder / "run.jsonl")).stages
             steps = [sum(point.steps for point in stage.points) for stage in stages]

@@ -251,21 +251,7 @@ Event = (
     | FoundEvent
     | EndEvent
 )
-_KINDS: dict[str, type[Event]] = {
-    kind.event: kind
-    for kind in (
-        RunEvent,
-        RolloutEvent,
-        PointEvent,
-        AverageEvent,
-        ScoresEvent,
-        DecisionEvent,
-        FallsEvent,
-        JudgedEvent,
-        FoundEvent,
-        EndEvent,
-    )
-}
+_KINDS: dict[str, type[Event]] = {kind.event: kind for kind in get_args(Event)}
 
 
 # Lines.
