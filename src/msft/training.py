@@ -13,7 +13,9 @@ returns one frozen value; nothing is computed twice:
 
 Only the commands (`app/`), `integrations/` and the package's door import this file. The rooms below
 call only what it hands to them. `msft audit` (`app/audit.py`) calls the same stages, and ends with
-`judge` instead of `run`.
+`judge` instead of `run`. The last stage is a `TrainingRun`: it puts log, checkpoints, worker and
+observers together and calls the method. Whatever the method asks goes through
+`run/recorded_run.py`, the file to read next.
 
 Where a run has several processes (`ranks`), each of them goes through this file at the same time.
 They meet mostly inside `all_or_fail` and `from_rank0`: if a stage fails in one process, it fails in
@@ -310,6 +312,7 @@ class TrainingRun:
         self._is_audit = method.finds
         self.was_finished = False
 
+        # What scores.
         first, selects, samples = ranks.rank == 0, corpus.selection, recipe.samples
         tasks = corpus.tasks(recipe)
         predictor, tokenizer = engine.predictor(), rows.tokenizer
@@ -332,7 +335,7 @@ class TrainingRun:
         self._best = BestFolder(folder, engine, made.store, hashes, notice, self._card, ranks)
         self._needs_checkpoint = needs_checkpoint
 
-        # What trains and scores where the log has no answer.
+        # What trains where the log has no answer.
         self._worker: Worker = EngineWorker(
             engine,
             self._score,
@@ -388,10 +391,10 @@ class TrainingRun:
             log,
             self._store,
             self._verdicts,
-            lambda event, live: self._event(recorded.history, event, live),
-            self._samples,
-            lambda best: not self._needs_checkpoint and self._best.has_export(best),
-            self.judgments,
+            watch=lambda event, live: self._event(recorded.history, event, live),
+            samples=self._samples,
+            has_result=lambda best: not self._needs_checkpoint and self._best.has_export(best),
+            judgments=self.judgments,
         )
         try:
             with ExitStack() as watching:

@@ -65,8 +65,9 @@ def record_environment(
 ) -> None:
     """Add to a run's environments, in the order of use, unless it is the last one already.
 
-    groups: of the sub-datasets that are benchmarks, under `groups` of the last environment.
-    base: under `base` of the last environment; without any, what is there stays.
+    groups: the groups of the sub-datasets that are benchmarks; written as `groups` of the last
+        environment.
+    base: written as `base` of the last environment; None: the recorded base stays.
 
     The run that lent a first roll-out stays recorded, too.
     """

@@ -79,7 +79,7 @@ from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained
 from msft.text import shown
 
 UNCHANGED = Drop(0.0, 0.0, True)
-"""Of the base model itself, and of a tick that took no step from it."""
+"""The drop of the base model itself, and of a tick without a step from it."""
 
 Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent, JudgedEvent)
 Watch = Callable[[Event, bool], None]
@@ -343,7 +343,9 @@ class RecordedRun:
         when this returns; before that the log must have the same one."""
         then = self._next
         if isinstance(event, RunEvent) and isinstance(then, RunEvent):
-            event = _as_old(event, then)
+            digests = event.fingerprint.items()  # an older version did not record all of them
+            known = {what: digest for what, digest in digests if what in then.fingerprint}
+            event = replace(event, fingerprint=known)
         if self._log_is_over():
             self._log.append(event)
         elif then is not None and then is not event and to_line(then) != to_line(event):
@@ -435,7 +437,7 @@ class RecordedRun:
     ) -> dict[str, Drop]:
         """What the guards of these sub-datasets say of a checkpoint that was just scored.
 
-        verdicts: of its rows.
+        verdicts: the verdicts of the checkpoint's rows.
         """
         found: dict[str, Drop] = {}
         for name in names:
@@ -640,12 +642,6 @@ def held_ticks(stages: Sequence[Stage], contenders: Collection[int]) -> frozense
         if stage.asked.keep == "all" or isinstance(stage.asked.keep, tuple):
             held |= wanted(stage.asked.keep, stage.checkpoints, ())
     return held
-
-
-def _as_old(now: RunEvent, then: RunEvent) -> RunEvent:
-    """The first event without digests that an older version did not record."""
-    kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
-    return replace(now, fingerprint=kept)
 
 
 @dataclass(slots=True)

@@ -400,7 +400,7 @@ class Judgments:
         self._lines = {} if path is None else _judgment_lines(path)
 
     def digest(self, checkpoint: CheckpointId) -> str:
-        """Of a judge's lines; empty where there are none."""
+        """The SHA-256 of a judge's lines; empty where the judge has none."""
         lines = self._lines.get(checkpoint)
         return sha256(lines.encode()).hexdigest() if lines else ""
 
@@ -409,15 +409,15 @@ class Judgments:
         this returns, it is on disk. The tokens that it took."""
         assert self._judge is not None, "only an audit judges"
         judged = self._judge(rows)
-        self._lines[checkpoint] = "".join(
-            _compact(
-                {"checkpoint": checkpoint, "dataset": name}
-                | asdict(rows)
-                | {"answers": [*judged.answers[name]]}
-            )
-            + "\n"
-            for name, rows in judged.rows.items()
-        )
+        lines = [
+            {"checkpoint": checkpoint, "dataset": name}
+            | asdict(each)
+            | {"answers": [*judged.answers[name]]}
+            for name, each in judged.rows.items()
+        ]
+        # In ASCII, so that no answer can act on a terminal that shows the file.
+        texts = (json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        self._lines[checkpoint] = "".join(texts)
         if self._path is not None and self._writes:
             replace_bytes(self._path, "".join(self._lines.values()).encode())
         return judged.tokens
@@ -432,11 +432,6 @@ class Judgments:
             answers[name] = raw.pop("answers")
             rows[name] = JudgedRows(**raw)
         return Judged(rows, answers, 0)
-
-
-def _compact(line: Mapping[str, Any]) -> str:
-    """A line in ASCII, so that no answer can act on a terminal that shows the file."""
-    return json.dumps(line, separators=(",", ":"))
 
 
 def _judgment_lines(path: Path) -> dict[CheckpointId, str]:
