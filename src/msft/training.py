@@ -42,7 +42,7 @@ from msft.engine.model.tokenizers import Rows, load_rows
 from msft.errors import BadScore, NotANumber, Stopped, explaining
 from msft.observers.files import LossesFile, StepsFile, SummaryFile
 from msft.observers.hub import push
-from msft.observers.observer import Losses, Observer, Watched
+from msft.observers.observer import Observer, Watched
 from msft.observers.trackers import TrackedRun
 from msft.own_code import in_words, source_digest
 from msft.planning.admission import (
@@ -383,7 +383,10 @@ class TrainingRun:
             write_text(self._folder.recipe, placed.to_yaml())
         shown = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
         told = len(log.events) if self.was_finished else 0
-        watched = Watched(self._folder, recipe, shown, told, notice, self._latest_losses)
+        losses = self._losses
+        watched = Watched(
+            self._folder, recipe, shown, told, notice, lambda: losses.latest if losses else {}
+        )
         recorded = RecordedRun(
             self._settings,
             self._plan.method,
@@ -452,9 +455,6 @@ class TrainingRun:
         now |= {ROLLOUT_FROM: lender} if lender else {}
         groups = {name: d.group for name, d in self._rows.corpus.datasets.items() if d.group}
         record_environment(self._folder.environment, now, groups, self._base)
-
-    def _latest_losses(self) -> Losses:
-        return self._losses.latest if self._losses is not None else {}
 
     # What happens while the method searches. While one rank scores, the others wait longer.
 

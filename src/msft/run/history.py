@@ -663,6 +663,8 @@ def stage_of(history: History, number: int) -> dict[str, Any]:
         if stage.points
     }
     back_to = [d.checkpoint for d in stage.decisions if d.what == "exclude"]
+    rollout, tick = place_of(back_to[-1]) if back_to else (number, 0)
+    back = tick if rollout == number else 0  # another roll-out's checkpoint is the start
     return {
         "stage": number,
         "start": stage.asked.start,
@@ -670,7 +672,7 @@ def stage_of(history: History, number: int) -> dict[str, Any]:
         "ticks": stage.ticks,
         "peaks": peaks,
         "excluded": [name for name, _ in stage.excluded],
-        "rolled_back_to": _tick_in(number, back_to[-1]) / per_epoch if back_to else None,
+        "rolled_back_to": back / per_epoch if back_to else None,
     }
 
 
@@ -752,9 +754,3 @@ def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str,
         "mean": float(history.mean(checkpoint, split)) if full else None,
         "datasets": {name: float(score.value) for name, score in scores.items()},
     }
-
-
-def _tick_in(number: int, checkpoint: CheckpointId) -> int:
-    """The tick of a roll-out at which a checkpoint stands; its start is tick 0."""
-    rollout, tick = place_of(checkpoint)
-    return tick if rollout == number else 0

@@ -692,8 +692,9 @@ class Recovery:
             self.worker.load(self.store.get(checkpoint, "weights"))
             self.stands_at = None
             return
-        place = place_of(checkpoint)
-        if self.stands_at == place or (checkpoint == BASE and self._at_base()):
+        place, here = place_of(checkpoint), self.stands_at
+        is_at_base = here is not None and here[1] == 0 and self.questions[here[0]][0].start == BASE
+        if here == place or (checkpoint == BASE and is_at_base):
             return
         weights = None if checkpoint == BASE else self.store.get(checkpoint, "weights")
         if weights is None and checkpoint != BASE:
@@ -784,9 +785,3 @@ class Recovery:
                 )
             if tick == last or self.store.lacks(point.checkpoint):  # others that were lost too
                 self.store.put(point.checkpoint, self.worker.weights, self.worker.training)
-
-    def _at_base(self) -> bool:
-        if self.stands_at is None:
-            return False
-        rollout, tick = self.stands_at
-        return tick == 0 and self.questions[rollout][0].start == BASE

@@ -81,7 +81,8 @@ class Manifest:
             owner = str(raw["checkpoint"]) if named else None
             beside = raw.get("beside", {}) if named else {}
             known, others = (
-                {name: _digest(pair) for name, pair in part.items()} for part in (files, beside)
+                {name: (int(size), str(digest)) for name, (size, digest) in part.items()}
+                for part in (files, beside)
             )
             return Manifest(known, owner, others)
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -162,11 +163,6 @@ class Hashes:
         except OSError as error:
             return f"it cannot be read: {error.strerror or error}"
         return None
-
-
-def _digest(pair: Any) -> Digest:
-    size, digest = pair
-    return int(size), str(digest)
 
 
 class Codec(Protocol):
