@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,11 +86,14 @@ class Case:
         self,
         place: Path,
         memory: int | None,
+        moments: Collection["Moment"],
         lag: int | None = None,
         engine: SimulatedEngine | None = None,
-    ) -> Callable[[int, bool], Path]:
-        """The folder of this case as a kill at an event leaves it; see `killed`."""
-        return killed(place, lambda folder, log: self.run(folder, memory, log, engine, lag))
+    ) -> dict["Moment", Path]:
+        """The folder of this case as a kill at each of these moments leaves it; see `killed`."""
+        return killed(
+            place, lambda folder, log: self.run(folder, memory, log, engine, lag), moments
+        )
 
 
 PLAIN = {name: Case(name) for name in METHODS}
@@ -216,22 +219,28 @@ def kill(
         case.run(folder, memory, log, lag=lag)
 
 
-class CopyingLog(Log):
-    """Copies its folder at each event, before its line is written (False) and after it (True)."""
+Moment = tuple[int, bool]
+"""The number of an event, and whether its line is written."""
 
-    def __init__(self, folder: Path, copies: Path) -> None:
+
+class CopyingLog(Log):
+    """Copies its folder at these moments."""
+
+    def __init__(self, folder: Path, copies: Path, moments: Collection[Moment]) -> None:
         Log.__init__(self, folder / "run.jsonl")
         self.folder = folder
         self.copies = copies
+        self.moments = moments
 
     def append(self, event: Event) -> None:
         number = len(self.events)
-        self.copy(number, False)
+        self.copy((number, False))
         Log.append(self, event)
-        self.copy(number, True)
+        self.copy((number, True))
 
-    def copy(self, number: int, written: bool) -> None:
-        shutil.copytree(self.folder, self.copies / f"{number}-{written}", copy_function=_copied)
+    def copy(self, moment: Moment) -> None:
+        if moment in self.moments:
+            shutil.copytree(self.folder, self.copies / str(moment), copy_function=_copied)
 
 
 def _copied(source: str, target: str) -> None:
@@ -240,16 +249,18 @@ def _copied(source: str, target: str) -> None:
     copy(source, target)
 
 
-def killed(place: Path, run: Callable[[Path, Log], object]) -> Callable[[int, bool], Path]:
-    """The folder of a run as a kill at an event leaves it, by the event's number and by whether its
-    line was written. The run goes through all of them once: what a killed process had in memory, or
-    had ordered of a disk that is late, is in no copy."""
+def killed(
+    place: Path, run: Callable[[Path, Log], object], moments: Collection[Moment]
+) -> dict[Moment, Path]:
+    """The folder of a run as a kill at each of these moments leaves it. The run goes through all of
+    them once: what a killed process had in memory, or had ordered of a disk that is late, is in no
+    copy."""
     whole, copies = place / "whole", place / "copies"
     whole.mkdir(parents=True)
-    log = CopyingLog(whole, copies)
+    log = CopyingLog(whole, copies, moments)
     run(whole, log)
     log.close()
-    return lambda last, written: copies / f"{last}-{written}"
+    return {moment: copies / str(moment) for moment in moments}
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,10 @@ def test_where_checkpoints_are_kept_changes_only_the_use_of_the_disk(name: str) 
 )
 def test_killed_at_any_event_it_resumes_to_the_same_end(name: str, store: str, place: Path) -> None:
     case, memory, expected = CASES[name], STORES[store], uninterrupted(name, store)
-    folder_of = case.killed(place / "killed", memory)
-    for last in range(num_events(expected)):
-        for written in (False, True) if name in PLAIN else (last % 2 == 0,):
-            folder = folder_of(last, written)
-            assert left_by(case.run(folder, memory), folder) == expected, (last, written)
+    every = range(num_events(expected))
+    moments = [(n, w) for n in every for w in (False, True) if name in PLAIN or w == (n % 2 == 0)]
+    for moment, folder in case.killed(place, memory, moments).items():
+        assert left_by(case.run(folder, memory), folder) == expected, moment
 
 
 LAGS = (0, 1, 2, 5, 10**9)
@@ -85,12 +84,14 @@ def test_what_the_disk_had_not_done_yet_is_done_again_to_the_same_end(
     case = CASES[name]
     for store, memory in STORES.items():
         expected = uninterrupted(name, store)
-        folders = {lag: case.killed(place / f"{memory}-{lag}", memory, lag) for lag in LAGS}
-        for last in range(num_events(expected)):
-            for lag in LAGS[last % 2 :: 2] if name in PLAIN else LAGS[last % len(LAGS) :][:1]:
-                folder = folders[lag](last, last % 3 == 0)
+        for number, lag in enumerate(LAGS):
+            often = 2 if name in PLAIN else len(LAGS)
+            lasts = range(number % often, num_events(expected), often)
+            moments = [(last, last % 3 == 0) for last in lasts]
+            folders = case.killed(place / f"{memory}-{lag}", memory, moments, lag)
+            for moment, folder in folders.items():
                 again = left_by(case.run(folder, memory, lag=lag), folder)
-                assert again == expected, (store, last, lag)
+                assert again == expected, (store, moment, lag)
 
 
 @pytest.mark.parametrize("lag", [None, 3, 10**9])
@@ -110,9 +111,8 @@ def test_killed_at_every_event_in_turn_it_ends_the_same(
 def test_killed_while_it_recovers_it_ends_the_same(name: str, lag: int | None, place: Path) -> None:
     """What was only in memory is trained again; that training is killed too, at any step."""
     case, memory, expected = CASES[name], 2, uninterrupted(name, "disk and memory")
-    folder_of = case.killed(place / "killed", memory, lag)
-    for last in range(num_events(expected)):
-        folder = folder_of(last, True)
+    moments = [(last, True) for last in range(num_events(expected))]
+    for (last, _), folder in case.killed(place, memory, moments, lag).items():
         with suppress(Killed):
             case.run(folder, memory, engine=MortalEngine(last % 5, case.learners), lag=lag)
         assert left_by(case.run(folder, memory, lag=lag), folder) == expected, last

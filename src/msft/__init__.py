@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from msft.app.compare import compare
     from msft.app.interface import audit, evaluate, merge, plan, train, validate, write_report
     from msft.recipe.recipe import Recipe, load_recipe
-    from msft.run.result import Result
+    from msft.training import Result
 
 __version__ = "0.5.0"
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 
 _HOMES = {
     "Recipe": "msft.recipe.recipe",
-    "Result": "msft.run.result",
+    "Result": "msft.training",
     "audit": "msft.app.interface",
     "compare": "msft.app.compare",
     "evaluate": "msft.app.interface",

@@ -82,7 +82,7 @@ from msft.run.folder import write_json, write_text
 from msft.run.history import History, schedule_of, summary_of
 from msft.run.log import EndEvent, Event, Log, RankSync
 from msft.run.recorded_run import RecordedRun
-from msft.run.result import Result
+from msft.run.result import Result as Result
 from msft.run.rows import Judged, Judgments, Samples, Scored, Verdicts
 from msft.run.schedules import prepared_replay
 from msft.run.sharing import SharedRollout

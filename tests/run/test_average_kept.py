@@ -91,9 +91,9 @@ def test_killed_at_every_event_it_ends_the_same(name: str, store: str, place: Pa
     case, memory = CASES[name], STORES[store]
     expected = run(case, place / "alone", memory)
     engine: Any = AverageEngine()
-    folder_of = case.killed(place / "killed", memory, engine=engine)
-    for last in range(expected.log.count(b"\n")):
-        assert run(case, folder_of(last, True), memory) == expected, last
+    moments = [(last, True) for last in range(expected.log.count(b"\n"))]
+    for moment, folder in case.killed(place, memory, moments, engine=engine).items():
+        assert run(case, folder, memory) == expected, moment
 
 
 @pytest.mark.parametrize("rule", ["reset", "restore"])

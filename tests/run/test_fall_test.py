@@ -59,12 +59,11 @@ def test_lost_verdicts_are_measured_again_wherever_it_was_killed(
     case = VARIED[name]
     whole = left_by(case.run(place / "whole", 2), place / "whole")
     assert whole.log.count(b'"event":"falls"') >= 2
-    folder_of = case.killed(place / "killed", 2)
-    for last in range(whole.log.count(b"\n")):
-        folder = folder_of(last, last % 2 == 0)
+    moments = [(last, last % 2 == 0) for last in range(whole.log.count(b"\n"))]
+    for moment, folder in case.killed(place / "killed", 2, moments).items():
         damage(folder / "verdicts.jsonl")
         again: Left = left_by_log(case.run(folder, 2), folder, whole)
-        assert again == whole, last
+        assert again == whole, moment
 
 
 def left_by_log(history: object, folder: Path, whole: Left) -> Left:

@@ -175,14 +175,14 @@ def test_killed_at_any_event_an_audit_resumes_to_the_same_bytes(
     memory: int, place: Path, whole: Path
 ) -> None:
     expected = files_of(whole)
-    folder_of = killed(place, lambda folder, log: audited(folder, log, memory=memory))
-    for last in range(expected["run.jsonl"].count(b"\n")):
-        for written in (False, True):
-            folder = folder_of(last, written)
-            audited(folder, memory=memory)
-            found = files_of(folder)
-            for name in ("run.jsonl", "judgments.jsonl"):
-                assert promised(found[name]) == promised(expected[name]), (last, written, name)
+    every = range(expected["run.jsonl"].count(b"\n"))
+    moments = [(last, written) for last in every for written in (False, True)]
+    folders = killed(place, lambda folder, log: audited(folder, log, memory=memory), moments)
+    for moment, folder in folders.items():
+        audited(folder, memory=memory)
+        found = files_of(folder)
+        for name in ("run.jsonl", "judgments.jsonl"):
+            assert promised(found[name]) == promised(expected[name]), (moment, name)
 
 
 def promised(content: bytes) -> list[Any]:

@@ -62,8 +62,7 @@ def test_a_run_killed_before_its_line_leaves_the_same_verdicts(case: Case, tmp_p
     case.run(tmp_path / "whole")
     whole = (tmp_path / "whole" / "verdicts.jsonl").read_bytes()
     events = (tmp_path / "whole" / "run.jsonl").read_bytes().count(b"\n")
-    folder_of = case.killed(tmp_path / "killed", None)
-    for last in range(events):
-        folder = folder_of(last, False)
+    moments = [(last, False) for last in range(events)]
+    for moment, folder in case.killed(tmp_path / "killed", None, moments).items():
         case.run(folder)
-        assert (folder / "verdicts.jsonl").read_bytes() == whole, last
+        assert (folder / "verdicts.jsonl").read_bytes() == whole, moment
