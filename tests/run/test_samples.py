@@ -66,11 +66,11 @@ def test_a_finished_file_has_the_base_model_and_the_result_in_order(tmp_path: Pa
 
 def test_what_is_written_beside_a_loss_is_kept_and_asked_for_once(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
-    assert Samples(path).unwritten(BASE) == {}, "nobody writes"
     samples = Samples(path, writer=lambda rows: {"a": ["four", "five"]})
     held = {"a": [said(None, worth=1.5), said(None, 4, 2.5)], "b": [said("5")]}
     samples.add(BASE, "validation", held)
     assert samples.unwritten(BASE) == {"a": [0, 4]}
+    assert Samples(path).unwritten(BASE) == {}, "nobody writes"
     assert samples.unwritten(FIRST) == {}
     samples.write(BASE)
     written = [said("four", worth=1.5), said("five", 4, 2.5)]
