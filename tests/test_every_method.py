@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from functools import cache
@@ -31,12 +30,6 @@ from msft.search.feeds import Batch, Losses, RowId
 from msft.testing import Learner, SimulatedEngine, simulate
 
 CASES = PLAIN | VARIED
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
 
 
 @cache

@@ -1,6 +1,6 @@
 """An engine that keeps an average and trains something else: a run needs to know nothing of it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from mortal import (
     Case,
     Left,
     left_by,
-    quick_folder,
 )
 from msft.run.rows import Scored
 from msft.search.feeds import Batch, Losses
@@ -77,12 +76,6 @@ class AverageEngine:
 def run(case: Case, folder: Path, memory: int | None) -> Left:
     engine: Any = AverageEngine()
     return left_by(case.run(folder, memory, engine=engine), folder)
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
 
 
 @pytest.mark.parametrize("store", STORES)

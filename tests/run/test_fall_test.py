@@ -2,13 +2,13 @@
 resumes to the same answers."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mortal import VARIED, Left, MortalEngine, left_by, quick_folder
+from mortal import VARIED, Left, MortalEngine, left_by
 from msft.errors import Diverged
 from msft.run import log
 from msft.run.log import from_line, read_log, to_line
@@ -19,12 +19,6 @@ from msft.search.rollout import BASE, CheckpointId, Run
 from msft.testing import Learner, simulate
 
 NAMES = ["msft-sure", "msft-sure-restored"]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
 
 
 def remove(path: Path) -> None:

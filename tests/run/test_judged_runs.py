@@ -114,12 +114,6 @@ def audited(
         opened.close()
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
-
-
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Path]:
     """The folder of an audit that was never disturbed; nobody writes into it."""
