@@ -43,6 +43,7 @@ from msft.engine.model.tokenizers import load_rows
 from msft.example import Example
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.folder import RunFolder, read_history
+from msft.run.result import Result
 from msft.search.draws import sampled
 
 USES = ("all", "round-1", "round-2", "random", "oracle")
@@ -171,7 +172,7 @@ def measured(
 
 def trained(
     recipe: Recipe, rows: Mapping[str, tuple[Example, ...]], leaving: Numbers, folder: Path
-) -> training.Result:
+) -> Result:
     """SFT without these rows."""
     lines = [
         {"dataset": name, "sha256": row_sha256(rows[name][number])}

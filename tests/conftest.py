@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from mortal import quick_folder
 from msft.report import write_report
 from warm_python import NO_REPORTS, PINNED, empty_report, warmed
 
@@ -40,6 +41,19 @@ def _no_wait_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder in memory, where there is one."""
+    with quick_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def place(folder: Path) -> Path:
+    """As `folder`, where the folders of several runs are made."""
+    return folder
 
 
 @pytest.fixture(scope="session")

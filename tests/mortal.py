@@ -1,7 +1,8 @@
 """Runs that die, and what they must leave behind: shared by the tests of the recorded run."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +80,19 @@ class Case:
             watched=WATCHED if self.watches else None,
             guards=self.guards,
             early_stopping_patience=self.early_stopping_patience,
+        )
+
+    def killed(
+        self,
+        place: Path,
+        memory: int | None,
+        moments: Collection["Moment"],
+        lag: int | None = None,
+        engine: SimulatedEngine | None = None,
+    ) -> dict["Moment", Path]:
+        """The folder of this case as a kill at each of these moments leaves it; see `killed`."""
+        return killed(
+            place, lambda folder, log: self.run(folder, memory, log, engine, lag), moments
         )
 
 
@@ -203,6 +217,50 @@ def kill(
     log = MortalLog(folder / "run.jsonl", last, written)
     with pytest.raises(Killed):
         case.run(folder, memory, log, lag=lag)
+
+
+Moment = tuple[int, bool]
+"""The number of an event, and whether its line is written."""
+
+
+class CopyingLog(Log):
+    """Copies its folder at these moments."""
+
+    def __init__(self, folder: Path, copies: Path, moments: Collection[Moment]) -> None:
+        Log.__init__(self, folder / "run.jsonl")
+        self.folder = folder
+        self.copies = copies
+        self.moments = moments
+
+    def append(self, event: Event) -> None:
+        number = len(self.events)
+        self.copy((number, False))
+        Log.append(self, event)
+        self.copy((number, True))
+
+    def copy(self, moment: Moment) -> None:
+        if moment in self.moments:
+            shutil.copytree(self.folder, self.copies / str(moment), copy_function=_copied)
+
+
+def _copied(source: str, target: str) -> None:
+    """Files of checkpoints are written once, so a link is enough."""
+    copy = os.link if f"{os.sep}checkpoints{os.sep}" in source else shutil.copyfile
+    copy(source, target)
+
+
+def killed(
+    place: Path, run: Callable[[Path, Log], object], moments: Collection[Moment]
+) -> dict[Moment, Path]:
+    """The folder of a run as a kill at each of these moments leaves it. The run goes through all of
+    them once: what a killed process had in memory, or had ordered of a disk that is late, is in no
+    copy."""
+    whole, copies = place / "whole", place / "copies"
+    whole.mkdir(parents=True)
+    log = CopyingLog(whole, copies, moments)
+    run(whole, log)
+    log.close()
+    return {moment: copies / str(moment) for moment in moments}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from functools import cache
@@ -33,12 +32,6 @@ from msft.testing import Learner, SimulatedEngine, simulate
 CASES = PLAIN | VARIED
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
-
-
 @cache
 def uninterrupted(name: str, store: str = "disk") -> Left:
     with quick_folder() as folder:
@@ -66,11 +59,10 @@ def test_where_checkpoints_are_kept_changes_only_the_use_of_the_disk(name: str) 
 )
 def test_killed_at_any_event_it_resumes_to_the_same_end(name: str, store: str, place: Path) -> None:
     case, memory, expected = CASES[name], STORES[store], uninterrupted(name, store)
-    for last in range(num_events(expected)):
-        for written in (False, True) if name in PLAIN else (last % 2 == 0,):
-            folder = place / f"{last}-{written}"
-            kill(case, folder, memory, last, written)
-            assert left_by(case.run(folder, memory), folder) == expected, (last, written)
+    every = range(num_events(expected))
+    moments = [(n, w) for n in every for w in (False, True) if name in PLAIN or w == (n % 2 == 0)]
+    for moment, folder in case.killed(place, memory, moments).items():
+        assert left_by(case.run(folder, memory), folder) == expected, moment
 
 
 LAGS = (0, 1, 2, 5, 10**9)
@@ -85,12 +77,14 @@ def test_what_the_disk_had_not_done_yet_is_done_again_to_the_same_end(
     case = CASES[name]
     for store, memory in STORES.items():
         expected = uninterrupted(name, store)
-        for last in range(num_events(expected)):
-            for lag in LAGS[last % 2 :: 2] if name in PLAIN else LAGS[last % len(LAGS) :][:1]:
-                folder = place / f"{memory}-{last}-{lag}"
-                kill(case, folder, memory, last, last % 3 == 0, lag)
+        for number, lag in enumerate(LAGS):
+            often = 2 if name in PLAIN else len(LAGS)
+            lasts = range(number % often, num_events(expected), often)
+            moments = [(last, last % 3 == 0) for last in lasts]
+            folders = case.killed(place / f"{memory}-{lag}", memory, moments, lag)
+            for moment, folder in folders.items():
                 again = left_by(case.run(folder, memory, lag=lag), folder)
-                assert again == expected, (store, last, lag)
+                assert again == expected, (store, moment, lag)
 
 
 @pytest.mark.parametrize("lag", [None, 3, 10**9])
@@ -110,9 +104,8 @@ def test_killed_at_every_event_in_turn_it_ends_the_same(
 def test_killed_while_it_recovers_it_ends_the_same(name: str, lag: int | None, place: Path) -> None:
     """What was only in memory is trained again; that training is killed too, at any step."""
     case, memory, expected = CASES[name], 2, uninterrupted(name, "disk and memory")
-    for last in range(num_events(expected)):
-        folder = place / str(last)
-        kill(case, folder, memory, last, written=True, lag=lag)
+    moments = [(last, True) for last in range(num_events(expected))]
+    for (last, _), folder in case.killed(place, memory, moments, lag).items():
         with suppress(Killed):
             case.run(folder, memory, engine=MortalEngine(last % 5, case.learners), lag=lag)
         assert left_by(case.run(folder, memory, lag=lag), folder) == expected, last

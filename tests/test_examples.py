@@ -30,6 +30,7 @@ def test_stale_peaks_reproduces_the_paper_s_order(capsys: pytest.CaptureFixture[
         assert float(shift) > 0
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_a_trl_script_with_ten_lines_added_leaves_the_stale_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@ import runs, lambdas and comprehensions do not count."""
 
 import json
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,9 +46,10 @@ except FirstStep:
 """
 
 
-def test_the_way_to_the_first_step_is_short(tmp_path: Path) -> None:
+def test_the_way_to_the_first_step_is_short(warm: str, tmp_path: Path) -> None:
+    (tmp_path / "travel.py").write_text(TRAVEL)
     done = subprocess.run(
-        [sys.executable, "-c", TRAVEL, str(SOURCE), str(tmp_path / "run")],
+        [warm, str(tmp_path / "travel.py"), str(SOURCE), str(tmp_path / "run")],
         cwd=SOURCE.parents[1],
         capture_output=True,
         text=True,

@@ -240,7 +240,8 @@ def worded(
     code = getattr(error, "errno", None)
     if isinstance(error, _SAID) or not isinstance(error, OSError) or not code:
         return error
-    named = [os.fsdecode(each) for each in (error.filename, error.filename2) if _is_path(each)]
+    given = (error.filename, error.filename2)
+    named = [os.fsdecode(each) for each in given if isinstance(each, str | bytes | os.PathLike)]
     clear = _explained(code, error.strerror, [str(path)] if path else named, needed)
     clear.__cause__ = error
     return clear
@@ -287,10 +288,6 @@ def _too_long(place: str, longest: str) -> UsageError:
         f"{place}: File name too long: {len(longest):,} characters, {name:,} in one name; expected "
         "what file systems allow, mostly 4,095 bytes and 255 in one name; choose a shorter one"
     )
-
-
-def _is_path(given: object) -> bool:
-    return isinstance(given, str | bytes | os.PathLike)
 
 
 def _short(path: str) -> str:

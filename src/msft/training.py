@@ -13,7 +13,9 @@ returns one frozen value; nothing is computed twice:
 
 Only the commands (`app/`), `integrations/` and the package's door import this file. The rooms below
 call only what it hands to them. `msft audit` (`app/audit.py`) calls the same stages, and ends with
-`judge` instead of `run`.
+`judge` instead of `run`. The last stage is a `TrainingRun`: it puts log, checkpoints, worker and
+observers together and calls the method. Whatever the method asks goes through
+`run/recorded_run.py`, the file to read next.
 
 Where a run has several processes (`ranks`), each of them goes through this file at the same time.
 They meet mostly inside `all_or_fail` and `from_rank0`: if a stage fails in one process, it fails in
@@ -28,7 +30,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,10 +39,10 @@ from msft import process
 from msft.data.corpus import settings_for
 from msft.data.splits import question_of
 from msft.engine.model.tokenizers import Rows, load_rows
-from msft.errors import BadScore, NotANumber, Stopped, StoreError, explaining
+from msft.errors import BadScore, NotANumber, Stopped, explaining
 from msft.observers.files import LossesFile, StepsFile, SummaryFile
 from msft.observers.hub import push
-from msft.observers.observer import Losses, Observer, Watched
+from msft.observers.observer import Observer, Watched
 from msft.observers.trackers import TrackedRun
 from msft.own_code import in_words, source_digest
 from msft.planning.admission import (
@@ -72,28 +73,26 @@ from msft.run.engine import Engine, completed
 from msft.run.environment import (
     ROLLOUT_FROM,
     BaseRecord,
+    check_environment,
     environment,
     read_base,
     record_environment,
-    refuse_other_base,
-    refuse_others,
 )
 from msft.run.folder import write_json, write_text
 from msft.run.history import History, schedule_of, summary_of
 from msft.run.log import EndEvent, Event, Log, RankSync
-from msft.run.recorded_run import RecordedRun, as_begun
+from msft.run.recorded_run import RecordedRun
+from msft.run.result import Result as Result
 from msft.run.rows import Judged, Judgments, Samples, Scored, Verdicts
 from msft.run.schedules import prepared_replay
 from msft.run.sharing import SharedRollout
 from msft.run.worker import EngineWorker, Step, Worker
 from msft.scoring.evaluation import Evaluator, judged
 from msft.search.methods import PreparedMethod, most_held
-from msft.search.rollout import ALL_DATA, BASE, FAST, CheckpointId, Settings
+from msft.search.rollout import ALL_DATA, FAST, Settings
 from msft.store.store import Hashes
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from msft.engine.memory import Demand
     from msft.engine.model.shape import ModelShape
 
@@ -109,7 +108,7 @@ def train(
     shared: Path | None = None,
     datasets: Mapping[str, Any] | None = None,
     ranks: Ranks | None = None,
-) -> "Result":
+) -> Result:
     """Train a recipe, or go on with it: the same call on the same folder resumes.
 
     out: the run folder (default: the recipe's `output_dir`).
@@ -144,8 +143,23 @@ def meet(recipe: Callable[[], Recipe]) -> tuple[Ranks, Recipe]:
     from msft.engine.ranks import joined
 
     tried = attempt(recipe)
-    ranks = joined(_patience_of(*tried[0]) if tried[0] else Patience())
+    patience = Patience()
+    for known in tried[0]:
+        patience = Patience(known.rendezvous_timeout, known.ddp_timeout, known.saving_timeout)
+    ranks = joined(patience)
     return ranks, settled(ranks, "the recipe", tried)
+
+
+# The stages, in their order.
+
+
+def read(job: Job) -> Rows:
+    """The tokenizer and the rows in its tokens, so that mistakes in the data are reported before
+    the model is loaded."""
+    rows = all_or_fail(job.ranks, "data", lambda: load_rows(job.recipe))
+    if job.ranks.world > 1:
+        all_or_fail(job.ranks, "the same run", lambda: refuse_disagreement(job, rows.corpus))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,80 +178,6 @@ class Plan:
     demand: "Demand | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """The engine, the name that the log has for it, and the files that its model came from."""
-
-    engine: Engine
-    name: str
-    base: BaseRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A finished run.
-
-    summary: the content of summary.json.
-    best: the folder of the best model; it loads in transformers.
-    schedule: the content of schedule.json, which `msft replay` can train again.
-    folder: the run folder.
-    was_finished: the run had ended before; nothing was trained.
-    scores: a pandas table of the scores.
-    """
-
-    summary: dict[str, Any]
-    best: Path
-    schedule: dict[str, Any]
-    folder: Path
-    was_finished: bool = False
-
-    @property
-    def scores(self) -> "DataFrame":
-        """The scores of the best checkpoint: a row for each sub-dataset and one for the mean, a
-        column for each split."""
-        from pandas import DataFrame
-
-        best = self.summary["best"]
-        splits = {split: best[split] for split in ("validation", "test") if best[split]}
-        return DataFrame(
-            {name: {**each["datasets"], "mean": each["mean"]} for name, each in splits.items()},
-            index=[*splits["validation"]["datasets"], "mean"],
-            dtype=float,
-        )
-
-    def __repr__(self) -> str:
-        return f"<msft.Result: {self._story()}>"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return f"<p>{escape(self._story())}</p>\n{self.scores.to_html(na_rep='–')}"
-
-    def _story(self) -> str:
-        best = self.summary["best"]
-        splits = {split: best[split] for split in ("validation", "test") if best[split]}
-        means = [
-            f"{name} {each['mean']:.4f}"
-            for name, each in splits.items()
-            if each["mean"] is not None
-        ]
-        return (
-            f"{self.summary['method']}, the best is {best['checkpoint']} after "
-            f"{best['epochs']:g} epochs; mean on {', '.join(means)}; model in {self.best}"
-        )
-
-
-# The stages, in their order.
-
-
-def read(job: Job) -> Rows:
-    """The tokenizer and the rows in its tokens, so that mistakes in the data are reported before
-    the model is loaded."""
-    rows = all_or_fail(job.ranks, "data", lambda: load_rows(job.recipe))
-    if job.ranks.world > 1:
-        all_or_fail(job.ranks, "the same run", lambda: refuse_disagreement(job, rows.corpus))
-    return rows
-
-
 def prepare(job: Job, rows: Rows) -> Plan:
     """The method with its options, and the memory that it needs; NoRoom where that is not there."""
     from msft.engine.kernels import device_here
@@ -247,7 +187,10 @@ def prepare(job: Job, rows: Rows) -> Plan:
 
     recipe, corpus = job.recipe, rows.corpus
     if recipe.deterministic:
-        _compute_the_same_bits_again()
+        import torch
+
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     if job.method is not None:
         method = job.method
     elif job.schedule is None:
@@ -257,23 +200,25 @@ def prepare(job: Job, rows: Rows) -> Plan:
         method = prepared_replay(job.schedule, names, evals, recipe.selection_split)
     settings = settings_for(recipe, corpus, method)
     if ":" in method.name:  # a method of the user's own
-        all_or_fail(
-            job.ranks,
-            "method",
-            lambda: refuse_wrong_method(settings, method, recipe.train_batch_size),
-        )
+        batch = recipe.train_batch_size
+        all_or_fail(job.ranks, "method", lambda: refuse_wrong_method(settings, method, batch))
     most = most_held(method, settings)
     if job.engine is not None:
         return Plan(method, settings, most)
 
     shape = all_or_fail(job.ranks, "shape", lambda: shape_for(recipe, len(rows.tokenizer)))
-    device = device_here()
-    demand = all_or_fail(
-        job.ranks,
-        "room in memory",
-        lambda: demand_that_fits(recipe, corpus, method, device, shape, most),
-    )
+    given = (recipe, corpus, method, device_here(), shape, most)
+    demand = all_or_fail(job.ranks, "room in memory", lambda: demand_that_fits(*given))
     return Plan(method, settings, most, shape, demand)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The engine, the name that the log has for it, and the files that its model came from."""
+
+    engine: Engine
+    name: str
+    base: BaseRecord
 
 
 def build(job: Job, rows: Rows, plan: Plan) -> Built:
@@ -296,22 +241,11 @@ def build(job: Job, rows: Rows, plan: Plan) -> Built:
     with_lanes, shape, demand = replace(recipe, lanes=job.lanes), plan.shape, plan.demand
     if shape is not None and shape.assumed:  # of a .gguf; the loaded model knows better
         shape, demand = None, None
-    engine = all_or_fail(
-        job.ranks,
-        "engine",
-        lambda: engine_of(
-            with_lanes,
-            rows.corpus,
-            rows.tokenizer,
-            device_here(),
-            job.notice,
-            job.ranks,
-            shape,
-            demand,
-        ),
+    given = (rows.corpus, rows.tokenizer, device_here(), job.notice, job.ranks, shape, demand)
+    engine = all_or_fail(job.ranks, "engine", lambda: engine_of(with_lanes, *given))
+    base = from_rank0(
+        job.ranks, "hashes of the base", lambda: hashing.record() if hashing else BaseRecord()
     )
-    mine = all_or_fail(job.ranks, "hashes of the base", lambda: hashing.record() if hashing else {})
-    base = mine if job.ranks.world == 1 else job.ranks.gather("base", mine)[0]
     return Built(engine, "simple" if isinstance(engine, SimpleEngine) else FAST, base)
 
 
@@ -329,7 +263,7 @@ def run(
         if `best/` is complete.
     """
     training = TrainingRun(job, rows, plan, built, observers, needs_checkpoint)
-    summary, schedule = training.search()
+    summary, schedule = training.carry_out(training.leave_result)
     if job.recipe.push_to_hub and job.ranks.rank == 0:
         push(job.recipe, job.folder, summary["best"]["checkpoint"], job.notice)
     return Result(summary, job.folder.best, schedule, job.folder.path, training.was_finished)
@@ -352,7 +286,11 @@ SAME_IN_ALL_RANKS = (Stopped, NotANumber, BadScore)
 
 
 class TrainingRun:
-    """One run: log, store, evaluator, worker, observers and result folder."""
+    """One run: log, store, evaluator, worker, observers and result folder.
+
+    judgments: what the judges of an audit said.
+    was_finished: the run had ended before; nothing is trained.
+    """
 
     def __init__(
         self,
@@ -366,57 +304,38 @@ class TrainingRun:
         from msft.engine.saving.best_folder import BestFolder
         from msft.engine.saving.stores import store_of
 
-        self._job, self._plan, self._base = job, plan, built.base
-        self._recipe, self._folder, self._ranks = job.recipe, job.folder, job.ranks
-        self._engine = engine = built.engine
-        recipe, folder, ranks, corpus = job.recipe, job.folder, job.ranks, rows.corpus
+        recipe, folder, ranks, notice = job.recipe, job.folder, job.ranks, job.notice
+        corpus, engine, method = rows.corpus, built.engine, plan.method
+        self._job, self._rows, self._plan, self._base = job, rows, plan, built.base
+        self._recipe, self._folder, self._ranks, self._engine = recipe, folder, ranks, engine
         self._settings = settings_of(job, rows, plan, built)
-        tasks, samples = corpus.tasks(recipe), recipe.samples
-        self._evaluator = Evaluator(
-            tasks, engine.predictor(), rows.tokenizer, samples, corpus.selection
-        )
-        first, selection = ranks.rank == 0, corpus.selection
-        self._verdicts = Verdicts(folder.verdicts, job.notice, first, selection)
-        self._samples = Samples(folder.samples if samples else None, first, selection)
-        self._is_audit = plan.method.finds
-        self.judgments = Judgments(folder.judgments if self._is_audit else None, first)
-        self._rows = rows
-        self._shared = (
-            SharedRollout(job.shared, folder, self._samples, built.base) if job.shared else None
-        )
-        self._rollout_from: str | None = None
-        hashes = Hashes()
-        made = store_of(
-            recipe,
-            plan.method,
-            self._settings,
-            engine,
-            folder,
-            hashes,
-            job.notice,
-            ranks,
-            plan.most_held,
-        )
-        self._store = store = made.store
-        self._lent_bytes = made.lent_bytes
-        self._sync = RankSync(ranks, made.prune_ranked)
-        self._best_folder = BestFolder(
-            folder.best,
-            folder.checkpoints,
-            engine,
-            store.is_whole,
-            hashes,
-            job.notice,
-            store.folders,
-            ranks,
-        )
-        self._best_on_disk: CheckpointId | None = None
-        self._has_result = (
-            (lambda best: False) if needs_checkpoint else self._best_folder.has_export
-        )
-        self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
+        self._is_audit = method.finds
         self.was_finished = False
-        self._losses = LossesFile() if recipe.validation_loss and not self._is_audit else None
+
+        # What scores.
+        first, selects, samples = ranks.rank == 0, corpus.selection, recipe.samples
+        tasks = corpus.tasks(recipe)
+        predictor, tokenizer = engine.predictor(), rows.tokenizer
+        self._evaluator = Evaluator(tasks, predictor, tokenizer, samples, selects)
+
+        # The files that hold rows. Rank 0 writes them.
+        self._verdicts = Verdicts(folder.verdicts, notice, first, selects)
+        self._samples = Samples(folder.samples if samples else None, first, selects, self._write)
+        audited = corpus.datasets if self._is_audit else {}
+        asked = {n: [question_of(row) for row in d.train.examples] for n, d in audited.items()}
+        judgments = folder.judgments if self._is_audit else None
+        self.judgments = Judgments(judgments, first, self._judge, asked)
+
+        # Checkpoints, and the best of them.
+        hashes, most = Hashes(), plan.most_held
+        places = (engine, folder, hashes, notice, ranks)
+        made = store_of(recipe, method, self._settings, *places, most)
+        self._store, self._lent_bytes = made.store, made.lent_bytes
+        self._sync = RankSync(ranks, made.prune_ranked)
+        self._best = BestFolder(folder, engine, made.store, hashes, notice, self._card, ranks)
+        self._needs_checkpoint = needs_checkpoint
+
+        # What trains where the log has no answer.
         self._worker: Worker = EngineWorker(
             engine,
             self._score,
@@ -426,20 +345,14 @@ class TrainingRun:
             on_step=self._step,
             plan_steps=engine.plan_steps,
         )
-        losses: list[Observer] = [self._losses] if self._losses else []  # first: others read them
+
+        # Who watches: the losses first, since others read them.
+        self._losses = LossesFile() if recipe.validation_loss and not self._is_audit else None
+        losses: list[Observer] = [self._losses] if self._losses else []
         files: list[Observer] = [StepsFile()]
         if not self._is_audit:
             files += [SummaryFile(), *([TrackedRun()] if recipe.report_to != "none" else [])]
-        self.observers = [*losses, *observers, *files] if ranks.rank == 0 else []
-
-    def search(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Train to the end, or go on; the summary and the schedule."""
-
-        def finish(history: History) -> tuple[dict[str, Any], dict[str, Any]]:
-            self._verify_best(history)
-            return from_rank0(self._ranks, "result", lambda: self._write_results(history))
-
-        return self.carry_out(finish)
+        self.observers = [*losses, *observers, *files] if first else []
 
     def carry_out(self, finish: Callable[[History], Outcome]) -> Outcome:
         """Carry the method out to its end, or go on with it, and finish with what it found."""
@@ -458,26 +371,22 @@ class TrainingRun:
     def _call_method(self, log: Log) -> History:
         """Check the folder, write recipe and environment, start the observers, then call the
         method. What the log has answered is not done again."""
-        last_event = log.events[-1] if log.events else None
-        self.was_finished = isinstance(last_event, EndEvent)
-        if log.events and not self.was_finished:
-            self._check_environment()
-        if self._shared is not None and not self.was_finished:
-            self._share_first_rollout(self._shared, log)
-        if isinstance(last_event, EndEvent):
-            self._best_folder.give_back(last_event.best)
+        end = log.events[-1] if log.events else None
+        if isinstance(end, EndEvent):
+            self.was_finished = True
+            self._best.give_back(end.best)
         else:
-            self._record_environment()
-            if how := self._engine.how():
-                self._job.notice(how)
-        if self._ranks.rank == 0:
-            placed = self._job.resolved or resolved(self._recipe)
-            write_text(self._folder.recipe, placed.to_yaml())
+            self._begin(log)
         recipe, notice = self._recipe, self._job.notice
+        if self._ranks.rank == 0:
+            placed = self._job.resolved or resolved(recipe)
+            write_text(self._folder.recipe, placed.to_yaml())
         shown = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
-        reported = len(log.events) if self.was_finished else 0
-        watched = Watched(self._folder, recipe, shown, reported, notice, self._latest_losses)
-        audited = self._rows.corpus.datasets if self._is_audit else {}
+        told = len(log.events) if self.was_finished else 0
+        losses = self._losses
+        watched = Watched(
+            self._folder, recipe, shown, told, notice, lambda: losses.latest if losses else {}
+        )
         recorded = RecordedRun(
             self._settings,
             self._plan.method,
@@ -485,13 +394,10 @@ class TrainingRun:
             log,
             self._store,
             self._verdicts,
-            lambda event, live: self._event(recorded.history, event, live),
-            self._samples,
-            self._has_result,
-            self.judgments,
-            self._judge,
-            {n: [question_of(e) for e in d.train.examples] for n, d in audited.items()},
-            self._write,
+            watch=lambda event, live: self._event(recorded.history, event, live),
+            samples=self._samples,
+            has_result=lambda best: not self._needs_checkpoint and self._best.has_export(best),
+            judgments=self.judgments,
         )
         try:
             with ExitStack() as watching:
@@ -511,47 +417,46 @@ class TrainingRun:
             raise
         return history
 
-    def _check_environment(self) -> None:
-        """Note a changed environment; refuse what would change the result."""
-        recorded, here = self._folder.environment, environment(self._recipe.packages)
-        strict, notice = self._recipe.deterministic, self._job.notice
-        all_or_fail(
-            self._ranks, "environment", lambda: refuse_others(recorded, here, strict, notice)
-        )
-        all_or_fail(self._ranks, "base", lambda: refuse_other_base(recorded, self._base))
+    def _begin(self, log: Log) -> None:
+        """Before a run that has not ended: refuse an environment that would change the result, and
+        replay the first roll-out of another run that asked the same, or lend ours to others."""
+        recipe, notice, path = self._recipe, self._job.notice, self._folder.environment
+        if log.events:
+            now = environment(recipe.packages)
+            known = (path, now, self._base, recipe.deterministic, notice)
+            all_or_fail(self._ranks, "environment", lambda: check_environment(*known))
+        lender = None
+        if self._job.shared is not None:
+            from msft.engine.memory import free_disk
 
-    def _share_first_rollout(self, shared: SharedRollout, log: Log) -> None:
-        """Replay the first roll-out of another run that asked the same, or lend ours to others.
-        This replaces the worker."""
-        from msft.engine.memory import free_disk
+            shared = SharedRollout(self._job.shared, self._folder, self._samples, self._base)
+            self._worker, lender = shared.join(
+                self._settings,
+                self._plan.method,
+                self._worker,
+                self._engine.codec(),
+                log,
+                self._store,
+                may_lend=free_disk(self._folder.path) >= self._lent_bytes,
+            )
+            if lender is not None:
+                notice(f"the first roll-out is that of {lender}, which asked the same")
+        self._record_environment(lender)
+        if how := self._engine.how():
+            notice(how)
 
-        self._worker, source = shared.join(
-            as_begun(self._settings, log.events),
-            self._plan.method,
-            self._worker,
-            self._engine.codec(),
-            log,
-            self._store,
-            may_lend=free_disk(self._folder.path) >= self._lent_bytes,
-        )
-        if source is not None:
-            self._rollout_from = source
-            self._job.notice(f"the first roll-out is that of {source}, which asked the same")
-
-    def _record_environment(self) -> None:
+    def _record_environment(self, lender: str | None = None) -> None:
         """Versions, device, and how the engine computes; again at the end, since a path that
-        fails on the way is left for a slower one."""
+        fails on the way is left for a slower one. lender: whose first roll-out was taken over."""
         if self._ranks.rank:
             return
-        how = {"engine": said} if (said := self._engine.how()) else {}
-        how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
-        now = environment(self._recipe.packages)
-        record_environment(self._folder.environment, now | how, self._groups, self._base)
+        how = self._engine.how()
+        now = environment(self._recipe.packages) | ({"engine": how} if how else {})
+        now |= {ROLLOUT_FROM: lender} if lender else {}
+        groups = {name: d.group for name, d in self._rows.corpus.datasets.items() if d.group}
+        record_environment(self._folder.environment, now, groups, self._base)
 
-    def _latest_losses(self) -> Losses:
-        return self._losses.latest if self._losses is not None else {}
-
-    # What happens while the method searches.
+    # What happens while the method searches. While one rank scores, the others wait longer.
 
     def _step(self, step: Step) -> None:
         self._sync.stop_if_asked(f"step of r{step.rollout}-t{step.tick}")
@@ -574,31 +479,13 @@ class TrainingRun:
         train = {name: dataset.train for name, dataset in corpus.datasets.items()}
         with self._ranks.busy("evaluation"):
             tasks = corpus.tasks(self._recipe, watched=False)
-            predictor = self._engine.predictor()
-            return judged(tasks, train, rows, predictor, tokenizer)
+            return judged(tasks, train, rows, self._engine.predictor(), tokenizer)
 
     def _event(self, history: History, event: Event, live: bool) -> None:
         for observer in self.observers:
             observer.event(history, event, live)
         if live:
-            self._update_best(history, now=history.ended is not None)
-
-    def _update_best(self, history: History, now: bool) -> None:
-        """Keep `best/` equal to the best so far, as soon as that is on disk. Write no `best/` while
-        the base model is the best and the run goes on. now: at once, however long it takes."""
-        best = history.best
-        if best is None or best == self._best_on_disk or history.missing(best):
-            return
-        if best == BASE and history.ended is None:
-            return
-        with self._ranks.busy("best/"):
-            if self._best_folder.update(best, self._card(history), now):
-                self._best_on_disk = best
-
-    def _card(self, history: History, found: Findings | None = None) -> str:
-        recipe = self._recipe
-        how = (recipe.report_split, recipe.merge_adapter, recipe.load_in_4bit, recipe.fp8)
-        return card_of(history, recipe.model(), found, *how)
+            self._best.follow(history)
 
     # What is left behind.
 
@@ -606,7 +493,7 @@ class TrainingRun:
         """Before a stop, bring to disk what a resume can use; else it is trained again."""
         try:
             self._store.park()
-            self._update_best(history, now=True)
+            self._best.follow(history, now=True)
         except Exception as error:
             if error is not reason:  # the store raises again what stopped the run
                 self._job.notice(
@@ -619,27 +506,26 @@ class TrainingRun:
         except OSError as error:  # the log has all of it
             self._job.notice(f"summary.json could not be written: {in_words(error)}")
 
-    def _verify_best(self, history: History) -> None:
-        """Check `best/`; write it again if it is damaged; fail if it still differs."""
-        if self._best_folder.is_damaged():
-            self._best_on_disk = None
-        self._update_best(history, now=True)
-        if self._best_on_disk != history.best:
-            raise StoreError(
-                f"{self._folder.best} was damaged as it was made; run the same command again to "
-                "make it anew"
-            )
+    def leave_result(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Check `best/` and write the files beside it; the summary and the schedule."""
+        self._best.verify(history)
+        return from_rank0(self._ranks, "result", lambda: self._write_results(history))
 
     def _write_results(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
         """Write card, schedule.json, summary.json and report.html; the summary and the schedule."""
         found = findings_in(self._folder.path, history)
         summary = {**summary_of(history), "findings": findings_content(found)}
         schedule = schedule_of(history)
-        self._best_folder.card(self._card(history, found))
+        self._best.card(self._card(history, found))
         write_json(self._folder.schedule, schedule)
         write_json(self._folder.summary, summary)
         write_report(self._folder.path)
         return summary, schedule
+
+    def _card(self, history: History, found: Findings | None = None) -> str:
+        recipe = self._recipe
+        how = (recipe.report_split, recipe.merge_adapter, recipe.load_in_4bit, recipe.fp8)
+        return card_of(history, recipe.model(), found, *how)
 
 
 def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
@@ -674,14 +560,3 @@ def training_keys(recipe: Recipe) -> list[tuple[str, Any]]:
     keys += ADAPTER_KEYS if recipe.use_peft else ()
     keys += ["fp8"] if recipe.fp8 else []
     return [(key, getattr(recipe, key)) for key in keys]
-
-
-def _patience_of(recipe: Recipe) -> Patience:
-    return Patience(recipe.rendezvous_timeout, recipe.ddp_timeout, recipe.saving_timeout)
-
-
-def _compute_the_same_bits_again() -> None:
-    import torch
-
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)

@@ -12,6 +12,8 @@ from mortal import unseal
 from msft.errors import Diverged
 from msft.own_code import source_digest
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 METRIC = "def close(prompt, said, reference):\n    return float(said[:1] == reference[:1])\n"
 
 

@@ -237,7 +237,7 @@ PLACES = {
     "while data is read": ("msft.training:load_rows", 1),
     "in an evaluation": ("msft.training:TrainingRun._score", 2),
     "while a checkpoint is written": ("msft.store.ranked:RankedDisk.put", 1),
-    "while the result is written": ("msft.training:TrainingRun._verify_best", 1),
+    "while the result is written": ("msft.engine.saving.best_folder:BestFolder.verify", 1),
 }
 
 

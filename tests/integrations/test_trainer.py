@@ -30,9 +30,9 @@ from msft.integrations.engine import TrainerEngine
 from msft.integrations.trainer import train
 from msft.report import write_report
 from msft.run.folder import read_history
+from msft.run.result import Result
 from msft.search.feeds import FeedContext, Mixture
 from msft.text import SELECTED_ON_TEST
-from msft.training import Result
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for the first runs
 

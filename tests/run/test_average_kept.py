@@ -1,6 +1,6 @@
 """An engine that keeps an average and trains something else: a run needs to know nothing of it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,8 @@ from mortal import (
     STORES,
     VARIED,
     Case,
-    Killed,
     Left,
-    MortalLog,
     left_by,
-    quick_folder,
 )
 from msft.run.rows import Scored
 from msft.search.feeds import Batch, Losses
@@ -76,18 +73,9 @@ class AverageEngine:
         return {"passes": mixed(average["passes"], raw["passes"]), "minds": minds}
 
 
-def run(case: Case, folder: Path, memory: int | None, last: int | None = None) -> Left:
-    """To the end, or until this event is written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = None if last is None else MortalLog(folder / "run.jsonl", last, written=True)
+def run(case: Case, folder: Path, memory: int | None) -> Left:
     engine: Any = AverageEngine()
-    return left_by(case.run(folder, memory, log, engine), folder)
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
+    return left_by(case.run(folder, memory, engine=engine), folder)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -95,10 +83,10 @@ def place() -> Iterator[Path]:
 def test_killed_at_every_event_it_ends_the_same(name: str, store: str, place: Path) -> None:
     case, memory = CASES[name], STORES[store]
     expected = run(case, place / "alone", memory)
-    for last in range(expected.log.count(b"\n")):
-        with pytest.raises(Killed):
-            run(case, place / str(last), memory, last)
-        assert run(case, place / str(last), memory) == expected, last
+    engine: Any = AverageEngine()
+    moments = [(last, True) for last in range(expected.log.count(b"\n"))]
+    for moment, folder in case.killed(place, memory, moments, engine=engine).items():
+        assert run(case, folder, memory) == expected, moment
 
 
 @pytest.mark.parametrize("rule", ["reset", "restore"])

@@ -2,25 +2,19 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mortal import LEARNERS, Killed, MortalLog, files_of, quick_folder
+from mortal import LEARNERS, Killed, MortalLog, files_of
 from msft.errors import Diverged, StoreError
 from msft.run.history import History, flops_of, summary_of
 from msft.run.log import AverageEvent, RolloutEvent, from_line, read_log, to_line
 from msft.search.rollout import BASE, CheckpointId, Run, checkpoint_id
 from msft.store.store import Disk
 from msft.testing import SimulatedEngine, scripted, simulate
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as path:
-        yield path
 
 
 def small(method: Any, folder: Path | None = None, **changed: Any) -> History:

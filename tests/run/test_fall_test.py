@@ -2,13 +2,13 @@
 resumes to the same answers."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mortal import VARIED, Left, MortalEngine, kill, left_by, quick_folder
+from mortal import VARIED, Left, MortalEngine, left_by
 from msft.errors import Diverged
 from msft.run import log
 from msft.run.log import from_line, read_log, to_line
@@ -19,12 +19,6 @@ from msft.search.rollout import BASE, CheckpointId, Run
 from msft.testing import Learner, simulate
 
 NAMES = ["msft-sure", "msft-sure-restored"]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
 
 
 def remove(path: Path) -> None:
@@ -59,12 +53,11 @@ def test_lost_verdicts_are_measured_again_wherever_it_was_killed(
     case = VARIED[name]
     whole = left_by(case.run(place / "whole", 2), place / "whole")
     assert whole.log.count(b'"event":"falls"') >= 2
-    for last in range(whole.log.count(b"\n")):
-        folder = place / str(last)
-        kill(case, folder, 2, last, written=last % 2 == 0)
+    moments = [(last, last % 2 == 0) for last in range(whole.log.count(b"\n"))]
+    for moment, folder in case.killed(place / "killed", 2, moments).items():
         damage(folder / "verdicts.jsonl")
         again: Left = left_by_log(case.run(folder, 2), folder, whole)
-        assert again == whole, last
+        assert again == whole, moment
 
 
 def left_by_log(history: object, folder: Path, whole: Left) -> Left:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mortal import Killed, MortalLog, files_of, quick_folder
+from mortal import Killed, MortalLog, files_of, killed, quick_folder
 from msft.errors import Diverged
 from msft.run.history import History
 from msft.run.log import EndEvent, FoundEvent, JudgedEvent, Log, RolloutEvent, read_log
@@ -104,18 +104,14 @@ def audited(
             worker,
             opened,
             CheckpointStore(tiers, disk, 4000, 8000),
-            judgments=Judgments(folder / "judgments.jsonl"),
-            judged_by_worker=engine.judge,
-            questions={n: [*map(str, range(each.rows))] for n, each in LEARNERS.items()},
+            judgments=Judgments(
+                folder / "judgments.jsonl",
+                judge=engine.judge,
+                questions={n: [*map(str, range(each.rows))] for n, each in LEARNERS.items()},
+            ),
         ).carry_out()
     finally:
         opened.close()
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -173,16 +169,14 @@ def test_killed_at_any_event_an_audit_resumes_to_the_same_bytes(
     memory: int, place: Path, whole: Path
 ) -> None:
     expected = files_of(whole)
-    for last in range(expected["run.jsonl"].count(b"\n")):
-        for written in (False, True):
-            folder = place / f"{last}-{written}"
-            folder.mkdir()
-            with pytest.raises(Killed):
-                audited(folder, MortalLog(folder / "run.jsonl", last, written), memory=memory)
-            audited(folder, memory=memory)
-            found = files_of(folder)
-            for name in ("run.jsonl", "judgments.jsonl"):
-                assert promised(found[name]) == promised(expected[name]), (last, written, name)
+    every = range(expected["run.jsonl"].count(b"\n"))
+    moments = [(last, written) for last in every for written in (False, True)]
+    folders = killed(place, lambda folder, log: audited(folder, log, memory=memory), moments)
+    for moment, folder in folders.items():
+        audited(folder, memory=memory)
+        found = files_of(folder)
+        for name in ("run.jsonl", "judgments.jsonl"):
+            assert promised(found[name]) == promised(expected[name]), (moment, name)
 
 
 def promised(content: bytes) -> list[Any]:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from mortal import (
     files_of,
     kill,
     left_by,
-    quick_folder,
     unseal,
 )
 from msft.errors import BadScore, Diverged, LogError, NotReproducible
@@ -34,12 +33,6 @@ from msft.search.methods import METHODS
 from msft.search.methods.ies import Ies
 from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Run, checkpoint_id
 from msft.testing import Learner, SimulatedEngine, simulate
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as path:
-        yield path
 
 
 def small(folder: Path | None = None, method: Any = "msft", **changed: Any) -> History:

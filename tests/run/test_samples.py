@@ -66,15 +66,16 @@ def test_a_finished_file_has_the_base_model_and_the_result_in_order(tmp_path: Pa
 
 def test_what_is_written_beside_a_loss_is_kept_and_asked_for_once(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
-    samples = Samples(path)
+    samples = Samples(path, writer=lambda rows: {"a": ["four", "five"]})
     held = {"a": [said(None, worth=1.5), said(None, 4, 2.5)], "b": [said("5")]}
     samples.add(BASE, "validation", held)
     assert samples.unwritten(BASE) == {"a": [0, 4]}
+    assert Samples(path).unwritten(BASE) == {}, "nobody writes"
     assert samples.unwritten(FIRST) == {}
-    samples.write(BASE, {"a": ["four", "five"]})
+    samples.write(BASE)
     written = [said("four", worth=1.5), said("five", 4, 2.5)]
     assert read_samples(path)[BASE] == {"a": written, "b": [said("5")]}
-    again = Samples(path)
+    again = Samples(path, writer=lambda rows: {})
     assert again.unwritten(BASE) == {}
     again.finish((BASE,), ["a", "b"])
     assert read_samples(path)[BASE] == {"a": written, "b": [said("5")]}

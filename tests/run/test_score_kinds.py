@@ -1,7 +1,7 @@
 """A metric may return true or false for some rows and numbers for others; the checkpoints of a run
 are compared in one unit all the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import fsum
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mortal import Killed, quick_folder
+from mortal import Killed
 from msft.errors import BadScore
 from msft.run.history import History
 from msft.run.log import PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens, read_log
@@ -53,12 +53,6 @@ def _counted(worths: Worths) -> tuple[Score, str | list[float]]:
 def run(folder: Path, *evaluations: tuple[Worths, Worths] | None) -> History:
     options = {"num_train_epochs": 2, "evals_per_epoch": 2, "train_batch_size": 8}
     return simulate("sft", LEARNERS, folder=folder, engine=Judged(*evaluations), **options)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as path:
-        yield path
 
 
 UNSURE = ([0.0, 0.1], [0.1, 0.0])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -52,12 +51,6 @@ STEPS = 10
 """Of the first roll-out: 40 rows in batches of 8, two epochs."""
 MSFT = Case("msft", {}, compute_budget=2, score_test="rollbacks")
 SURE = Case("msft", {"exclude": {"confidence": 0.9}}, compute_budget=2, score_test="rollbacks")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
 
 
 class CountingEngine(SimulatedEngine):

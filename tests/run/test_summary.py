@@ -1,7 +1,6 @@
 """`summary.json` and `schedule.json`: the keys and meanings of the contract, for every method."""
 
 import json
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from statistics import mean
@@ -9,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from mortal import LEARNERS, PLAIN, VARIED, WATCHED, quick_folder
+from mortal import LEARNERS, PLAIN, VARIED, WATCHED
 from msft.run.history import History, disk_of, flops_of, schedule_of, summary_of
 from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens, read_log
 from msft.run.rows import Verdicts, read_verdicts
@@ -62,12 +61,6 @@ def fits(value: Any, shape: Any) -> bool:
     if isinstance(shape, dict):
         return set(value) == set(shape) and all(fits(value[key], shape[key]) for key in shape)
     return isinstance(value, shape)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as path:
-        yield path
 
 
 @pytest.mark.parametrize("name", CASES)

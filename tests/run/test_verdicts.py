@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mortal import PLAIN, VARIED, Case, kill
+from mortal import PLAIN, VARIED, Case
 from msft.run.rows import Verdicts
 from msft.search.curves import SELECTION, TEST
 from msft.search.rollout import BASE, checkpoint_id
@@ -62,8 +62,7 @@ def test_a_run_killed_before_its_line_leaves_the_same_verdicts(case: Case, tmp_p
     case.run(tmp_path / "whole")
     whole = (tmp_path / "whole" / "verdicts.jsonl").read_bytes()
     events = (tmp_path / "whole" / "run.jsonl").read_bytes().count(b"\n")
-    for last in range(events):
-        folder = tmp_path / str(last)
-        kill(case, folder, None, last, written=False)
+    moments = [(last, False) for last in range(events)]
+    for moment, folder in case.killed(tmp_path / "killed", None, moments).items():
         case.run(folder)
-        assert (folder / "verdicts.jsonl").read_bytes() == whole, last
+        assert (folder / "verdicts.jsonl").read_bytes() == whole, moment

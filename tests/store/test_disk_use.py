@@ -140,20 +140,18 @@ def test_a_candidate_is_never_in_memory_alone() -> None:
     with quick_folder() as place:
         whole = case.run(place / "whole", 2)
         events = read_log(place / "whole/run.jsonl")
-        for last, event in enumerate(events):
-            if isinstance(event, PointEvent):
-                folder = place / str(last)
-                kill(case, folder, 2, last + 1, written=False)
-                there = {p.name.partition(".")[0] for p in (folder / "checkpoints").iterdir()}
-                known = History(read_log(folder / "run.jsonl"))
-                stage = known.stages[-1]
-                number = len(known.stages) - 1
-                peaks = {
-                    stage.checkpoints[known.rule.peak(known.curve(number, name))]
-                    for name in stage.asked.active
-                }
-                assert there == {*peaks, stage.asked.start, known.best} - {"base"}
-                seen += len(there)
+        moments = [(n + 1, False) for n, event in enumerate(events) if type(event) is PointEvent]
+        for folder in case.killed(place / "killed", 2, moments).values():
+            there = {p.name.partition(".")[0] for p in (folder / "checkpoints").iterdir()}
+            known = History(read_log(folder / "run.jsonl"))
+            stage = known.stages[-1]
+            number = len(known.stages) - 1
+            peaks = {
+                stage.checkpoints[known.rule.peak(known.curve(number, name))]
+                for name in stage.asked.active
+            }
+            assert there == {*peaks, stage.asked.start, known.best} - {"base"}
+            seen += len(there)
     assert seen > whole.candidates
 
 
@@ -195,9 +193,9 @@ def test_a_run_that_began_with_more_copies_ends_with_the_same_result(memory: int
     case = PLAIN["sft"]
     with quick_folder() as place:
         whole = left_by(case.run(place / "whole", memory), place / "whole")
-        for last in range(2, whole.log.count(b"\n")):
-            folder = place / str(last)
-            kill(replace(case, method=sft), folder, memory, last, written=True)
+        moments = [(last, True) for last in range(2, whole.log.count(b"\n"))]
+        begun = replace(case, method=sft).killed(place / "killed", memory, moments)
+        for folder in begun.values():
             left = left_by(case.run(folder, memory), folder)
             assert left.checkpoints == whole.checkpoints
             assert left.summary["best"] == whole.summary["best"]
@@ -230,15 +228,16 @@ def test_a_crash_costs_no_more_than_the_stage_it_comes_in(name: str) -> None:
         case.run(place / "whole", ROOM_FOR_ALL)
         total = logged(place / "whole")
         costs = list[int]()
-        for last in range(2, (place / "whole/run.jsonl").read_bytes().count(b"\n")):
-            folder, engine = place / str(last), CountingEngine()
-            kill(case, folder, ROOM_FOR_ALL, last, written=True, lag=0)
+        lines = (place / "whole/run.jsonl").read_bytes().count(b"\n")
+        moments = [(last, True) for last in range(2, lines)]
+        for folder in case.killed(place / "killed", ROOM_FOR_ALL, moments, lag=0).values():
+            engine = CountingEngine()
             done = logged(folder)
             stages = History(read_log(folder / "run.jsonl")).stages
             steps = [sum(point.steps for point in stage.points) for stage in stages]
             case.run(folder, ROOM_FOR_ALL, engine=engine, lag=0)
             costs.append(done + engine.steps - total)
-            assert costs[-1] <= next((count for count in reversed(steps) if count), 0), last
+            assert costs[-1] <= next((count for count in reversed(steps) if count), 0), folder
     assert 0 in costs
     assert max(costs) > 0
 

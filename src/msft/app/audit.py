@@ -28,13 +28,14 @@ from msft.recipe.recipe import Recipe, load_recipe, with_rows
 from msft.report import write_report
 from msft.run.folder import RunFolder, read_history, write_json, write_text
 from msft.run.history import History
+from msft.run.result import Result
 from msft.run.rows import Judgments
 from msft.scoring.evaluation import prompt_of
 from msft.search.curves import TEST
 from msft.search.judging import Estimate, Finding
 from msft.search.methods import AUDIT, prepared_audit
 from msft.text import listed
-from msft.training import Result, build, judge, meet, prepare, read, train
+from msft.training import build, judge, meet, prepare, read, train
 
 ROUNDS = 2
 EXCLUDED = "excluded.jsonl"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from msft.app.audit import AuditResult
     from msft.engine.model.tokenizers import Rows
     from msft.planning.admission import EngineSource
-    from msft.training import Result
+    from msft.run.result import Result
 
 AnyRecipe = Recipe | Path | str
 """A recipe, or where its file is."""

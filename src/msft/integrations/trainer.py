@@ -61,12 +61,13 @@ from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.run.history import History, selection_of
 from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
+from msft.run.result import Result
 from msft.run.worker import Step
 from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK, most_held
 from msft.search.rollout import BASE
-from msft.training import Built, Plan, Result, run
+from msft.training import Built, Plan, run
 
 
 class TrainerLog(Observer):

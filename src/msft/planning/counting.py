@@ -39,7 +39,7 @@ from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.run.history import History
 from msft.run.log import Event, Log, RolloutEvent, Tokens
 from msft.run.recorded_run import RecordedRun
-from msft.run.rows import Judge, Judged, Scored
+from msft.run.rows import Judged, Judgments, Scored
 from msft.run.worker import EngineWorker, Question, Work
 from msft.scoring.evaluation import Evaluator, judged, kind_of
 from msft.search.curves import SELECTION, TEST, value
@@ -136,13 +136,12 @@ def counted_run(
     script: Script,
     most_rollouts: int = MOST_ROLLOUTS,
     most_looks: int | None = None,
-    judge: Judge | None = None,
-    questions: Mapping[str, Sequence[str]] | None = None,
+    judgments: Judgments | None = None,
 ) -> Case:
     """A whole run in which the script decides; UsageError after so many roll-outs.
 
     most_looks: TooLong before a roll-out with which it would take more (default: MOST_LOOKS).
-    judge, questions: for an audit: what is said of rows, and what each training row asks.
+    judgments: of an audit.
     """
     settings = replace(settings, peaks=replace(settings.peaks, by="score"))  # a script's are both
     settings = replace(settings, guards={})  # which cost nothing
@@ -177,8 +176,7 @@ def counted_run(
         Log(),
         store,
         watch=watch,
-        judged_by_worker=judge,
-        questions=questions,
+        judgments=judgments,
     ).carry_out()
     return Case(_stages(history), engine.evaluations, history.tokens, engine.largest_batch)
 
@@ -512,6 +510,7 @@ def audit_round(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, stems: boo
         return replace(found, tokens=tokens)
 
     method = prepared_audit(1)
+    questions = {n: [question_of(row) for row in each.examples] for n, each in train.items()}
     case = counted_run(
         settings_for(recipe, corpus, method),
         method,
@@ -519,8 +518,7 @@ def audit_round(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, stems: boo
         {name: [len(row.tokens) for row in each.rows] for name, each in train.items()},
         {},
         Script(lambda mixture: ()),
-        judge=judge,
-        questions={n: [question_of(row) for row in each.examples] for n, each in train.items()},
+        judgments=Judgments(judge=judge, questions=questions),
     )
     return replace(case, evaluations=len(case.stages))  # each judge is asked once
 

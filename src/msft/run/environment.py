@@ -65,8 +65,9 @@ def record_environment(
 ) -> None:
     """Add to a run's environments, in the order of use, unless it is the last one already.
 
-    groups: of the sub-datasets that are benchmarks, under `groups` of the last environment.
-    base: under `base` of the last environment; without any, what is there stays.
+    groups: the groups of the sub-datasets that are benchmarks; written as `groups` of the last
+        environment.
+    base: written as `base` of the last environment; None: the recorded base stays.
 
     The run that lent a first roll-out stays recorded, too.
     """
@@ -82,42 +83,35 @@ def record_environment(
     write_json(path, items)
 
 
-def others_in(path: Path, now: Environment) -> list[str]:
-    """The versions and devices that may change bits and are not those of the run's last session.
+def check_environment(
+    path: Path,
+    now: Environment,
+    base: BaseRecord,
+    deterministic: bool,
+    notice: Callable[[str], None],
+) -> None:
+    """Say that a run goes on with another torch, transformers or device; Diverged where it was
+    promised the same bits, or where its base model has changed.
 
-    The number of threads is not compared.
+    The number of threads is not compared. A run of an earlier version recorded no base.
     """
     before = read_environments(path)[-1:]
-    return [
+    others = "; ".join(
         f"{key} was {was}, now it is {now[key].split(', threads')[0]}"
         for key in ("torch", "transformers", *OF_ADAPTERS, "device", "cuda")
         if before
         and key in before[0]
         and key in now
         and (was := before[0][key].split(", threads")[0]) != now[key].split(", threads")[0]
-    ]
-
-
-def refuse_others(
-    path: Path, now: Environment, deterministic: bool, notice: Callable[[str], None]
-) -> None:
-    """Say that a run goes on with another torch, transformers or device; Diverged where it was
-    promised the same bits."""
-    others = "; ".join(others_in(path, now))
-    if not others:
-        return
-    if deterministic:
+    )
+    if others and deterministic:
         raise Diverged(
             f"{path.parent}: {others}, so the bits may differ, and the recipe says deterministic: "
             "true; go on with what it was begun with, or begin anew with another --out"
         )
-    notice(f"{others}: the bits may differ from those of a run left alone")
-
-
-def refuse_other_base(path: Path, now: BaseRecord) -> None:
-    """Diverged where the files of a run's base model are not those that it began with; a run of an
-    earlier version recorded none."""
-    changed = changed_files(read_base(path) or {}, now) if now else []
+    if others:
+        notice(f"{others}: the bits may differ from those of a run left alone")
+    changed = changed_files(read_base(path) or {}, base) if base else []
     if changed:
         raise Diverged(
             f"the base model has changed since {path.parent} was begun: {'; '.join(changed)}. Put "

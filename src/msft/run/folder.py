@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +106,11 @@ def recipe_value(folder: Path, key: str) -> str | int | float | None:
     """What the recipe of a run says under a key of one line; None where there is no such line."""
     import yaml
 
-    try:
+    with suppress(*DAMAGED, yaml.YAMLError):
         for line in read_text(RunFolder(folder).recipe).splitlines():
             if line.startswith(f"{key}:"):
                 found = yaml.safe_load(line)[key]
                 return found if isinstance(found, str | int | float) else None
-    except DAMAGED:
-        return None
-    except yaml.YAMLError:
-        return None
     return None
 
 
@@ -147,14 +144,10 @@ def step_losses_of(folder: Path) -> StepLosses:
     """The losses in `steps.jsonl`, if they are there; of a tick that was trained again, all of
     them, the latest last."""
     found: dict[tuple[int, int], list[float]] = {}
-    try:
-        with open_to_read(RunFolder(folder).steps) as lines:
-            for line in lines:
-                step = json.loads(line)
-                place = (int(step["rollout"]), int(step["tick"]))
-                found.setdefault(place, []).append(float(step["loss"]))
-    except DAMAGED:
-        return found
+    with suppress(*DAMAGED), open_to_read(RunFolder(folder).steps) as lines:
+        for step in map(json.loads, lines):
+            place = (int(step["rollout"]), int(step["tick"]))
+            found.setdefault(place, []).append(float(step["loss"]))
     return found
 
 
@@ -162,13 +155,10 @@ def seconds_of(folder: Path) -> float | None:
     """Wall-clock from each start of a run to its last step, added up over the starts; None where
     `steps.jsonl` does not say."""
     total, last = 0.0, 0.0
-    try:
-        with open_to_read(RunFolder(folder).steps) as lines:
-            for line in lines:
-                now = float(json.loads(line)["seconds"])
-                total, last = total + (last if now < last else 0.0), now
-    except DAMAGED:
-        pass
+    with suppress(*DAMAGED), open_to_read(RunFolder(folder).steps) as lines:
+        for step in map(json.loads, lines):
+            now = float(step["seconds"])
+            total, last = total + (last if now < last else 0.0), now
     return total + last or None
 
 
@@ -176,15 +166,11 @@ def first_loss_of(folder: Path) -> tuple[float, int] | None:
     """Summed losses and rows of the first steps of a run, 32 rows or more, before training had
     much of an effect; None where `steps.jsonl` does not have them."""
     total, rows = 0.0, 0
-    try:
-        with open_to_read(RunFolder(folder).steps) as lines:
-            for line in lines:
-                step = json.loads(line)
-                if (step["rollout"], step["tick"]) != (0, 1):
-                    return None
-                total, rows = total + step["loss"] * step["rows"], rows + step["rows"]
-                if rows >= FIRST_ROWS:
-                    return total, rows
-    except DAMAGED:
-        return None
+    with suppress(*DAMAGED), open_to_read(RunFolder(folder).steps) as lines:
+        for step in map(json.loads, lines):
+            if (step["rollout"], step["tick"]) != (0, 1):
+                return None
+            total, rows = total + step["loss"] * step["rows"], rows + step["rows"]
+            if rows >= FIRST_ROWS:
+                return total, rows
     return None

@@ -63,9 +63,10 @@ def selection_of(opened: RunEvent) -> str:
 class Stage:
     """One roll-out, its points as run, and what was decided after it.
 
-    checkpoints: where it started, and one of each tick.
-    excluded: names and ticks of those who left after it, as the method counts ticks.
-    falls: of each active sub-dataset, where the method had them tested.
+    checkpoints: the checkpoint at the start, and one for each tick.
+    excluded: name and tick of each sub-dataset that left after the roll-out; the tick is the
+        method's own.
+    falls: the fall of each active sub-dataset, where the method had falls tested.
     """
 
     asked: RolloutEvent
@@ -82,8 +83,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A sub-dataset that left: after which stage, by the method's own tick, and to where training
-    went back."""
+    """A sub-dataset that left after a stage, at the method's own tick, and the checkpoint to which
+    training went back."""
 
     name: str
     stage: int
@@ -98,19 +99,19 @@ class History:
     rule: where a curve peaks; mean_rule: how the scores of sub-datasets make one number.
     selection: the split that decided and chose: validation, or test as in the paper's protocol.
     tested: the sub-datasets that have rows in the test split.
-    watched: sub-datasets that are scored and never trained, each with the splits that it has rows
-        of. They are in no mean: their scores are kept apart, and `seen` gives them.
-    guards: of sub-datasets, the drop from the base model that a result may surely have at most.
-    early_stopping_patience: of a roll-out, the evaluations without a better mean that end it.
+    watched: sub-datasets that are scored and never trained, each with the splits of its rows. Their
+        scores are in no mean: `known` does not have them, `seen` has them alone.
+    guards: for each guarded sub-dataset, the drop below the base model that a result may have.
+    early_stopping_patience: how many evaluations without a better mean end a roll-out.
     disk_policy: which checkpoints were on disk.
     scores: by split and checkpoint.
-    patterns: of each sub-dataset the score whose kind later ones have, the base model's.
-    drops: by checkpoint, what the guards say.
-    candidates: how many eligible, fully scored points there are; best_tick: the best of them.
-    refused: those that are not eligible because a guard is not kept; best_refused: the best of
+    patterns: for each sub-dataset the score of the base model, whose kind all later scores have.
+    drops: the guards' findings, by checkpoint.
+    candidates: the number of eligible, fully scored points; best_tick: the best of them.
+    refused: points that are not eligible because they break a guard; best_refused: the best of
         them, where its mean is higher than that of the best tick.
-    best: what the run reports: the method's own word (`reported`), else the best tick.
-    found: of an audit, what each round found.
+    best: the result: the checkpoint that the method reported (`reported`), else the best tick.
+    found: the findings of each round of an audit.
     """
 
     rule: PeakRule
@@ -348,8 +349,9 @@ class History:
             self._consider(checkpoint)
 
     def _consider(self, checkpoint: CheckpointId) -> None:
-        """Highest mean wins, the earlier (roll-out, tick) on a tie; averages take no part, nor who
-        does not keep a guard."""
+        """Let a point be the best tick if its mean is the highest, or equally high and earlier.
+        Averages, points of roll-outs that are not eligible and points that break a guard are not
+        considered."""
         if checkpoint in self.averages:
             return
         if checkpoint != BASE and not self.stages[place_of(checkpoint)[0]].asked.eligible:
@@ -519,7 +521,7 @@ class Flops:
 
 
 def flops_of(history: History) -> Flops:
-    """All FLOPs that a log accounts for."""
+    """The FLOPs of all training and scoring in a log."""
     size, adapter = history.start.num_parameters, adapter_of(history)
     tokens = history.tokens
     train = train_flops(size, tokens.train, adapter)
@@ -661,6 +663,8 @@ def stage_of(history: History, number: int) -> dict[str, Any]:
         if stage.points
     }
     back_to = [d.checkpoint for d in stage.decisions if d.what == "exclude"]
+    rollout, tick = place_of(back_to[-1]) if back_to else (number, 0)
+    back = tick if rollout == number else 0  # another roll-out's checkpoint is the start
     return {
         "stage": number,
         "start": stage.asked.start,
@@ -668,7 +672,7 @@ def stage_of(history: History, number: int) -> dict[str, Any]:
         "ticks": stage.ticks,
         "peaks": peaks,
         "excluded": [name for name, _ in stage.excluded],
-        "rolled_back_to": _tick_in(number, back_to[-1]) / per_epoch if back_to else None,
+        "rolled_back_to": back / per_epoch if back_to else None,
     }
 
 
@@ -750,9 +754,3 @@ def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str,
         "mean": float(history.mean(checkpoint, split)) if full else None,
         "datasets": {name: float(score.value) for name, score in scores.items()},
     }
-
-
-def _tick_in(number: int, checkpoint: CheckpointId) -> int:
-    """The tick of a roll-out at which a checkpoint stands; its start is tick 0."""
-    rollout, tick = place_of(checkpoint)
-    return tick if rollout == number else 0

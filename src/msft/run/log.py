@@ -251,21 +251,7 @@ Event = (
     | FoundEvent
     | EndEvent
 )
-_KINDS: dict[str, type[Event]] = {
-    kind.event: kind
-    for kind in (
-        RunEvent,
-        RolloutEvent,
-        PointEvent,
-        AverageEvent,
-        ScoresEvent,
-        DecisionEvent,
-        FallsEvent,
-        JudgedEvent,
-        FoundEvent,
-        EndEvent,
-    )
-}
+_KINDS: dict[str, type[Event]] = {kind.event: kind for kind in get_args(Event)}
 
 
 # Lines.
@@ -632,8 +618,8 @@ def _shown(event: Event) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RankSync:
-    """Where the ranks of a run meet outside of training: at each line of the log, and at each step.
-    With one process there is nothing to compare, and a signal stops it where it is.
+    """The meetings of a run's ranks outside of training: at each line of the log and at each step.
+    One process compares nothing, and a signal stops it where it is.
 
     prune_ranked: removes from the disk of the ranks what none of them needs any more; is called
         when all ranks are at the same line.

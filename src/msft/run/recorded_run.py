@@ -38,13 +38,11 @@ from msft.run.log import (
     to_line,
 )
 from msft.run.rows import (
-    Judge,
     Judgments,
     Samples,
     Scored,
     Verdict,
     Verdicts,
-    Writer,
     checked,
     coerce_kind,
     fits_score,
@@ -81,7 +79,7 @@ from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained
 from msft.text import shown
 
 UNCHANGED = Drop(0.0, 0.0, True)
-"""Of the base model itself, and of a tick that took no step from it."""
+"""The drop of the base model itself, and of a tick without a step from it."""
 
 Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent, JudgedEvent)
 Watch = Callable[[Event, bool], None]
@@ -107,15 +105,8 @@ class RecordedRun:
         samples: Samples | None = None,
         has_result: Callable[[CheckpointId], bool] = lambda best: False,
         judgments: Judgments | None = None,
-        judged_by_worker: Judge | None = None,
-        questions: Mapping[str, Sequence[str]] | None = None,
-        written_by_worker: Writer | None = None,
     ) -> None:
-        """has_result: whether the result of a finished run is there without its checkpoint.
-        judgments, judged_by_worker, questions: for an audit: what was judged so far, what the
-            worker's weights say of rows, and what each training row asks.
-        written_by_worker: what the worker's weights write to rows, for samples beside a loss.
-        """
+        """has_result: whether the result of a finished run is there without its checkpoint."""
         self.base = BASE
         self.mixture = settings.mixture
         self.compute_budget = settings.compute_budget
@@ -141,9 +132,6 @@ class RecordedRun:
             self._verdicts.resume(scored_rows(log.events))
         self._samples = samples or Samples(selection=self._selection)
         self._judgments = judgments or Judgments()
-        self._judge = judged_by_worker
-        self._write = written_by_worker
-        self._questions = questions or {}
         self._recovery = Recovery(worker, store, self.history)
         self._stopped_early = False
 
@@ -259,7 +247,7 @@ class RecordedRun:
         return found
 
     def questions(self) -> Mapping[str, Sequence[str]]:
-        return self._questions
+        return self._judgments.questions
 
     def judge(
         self, judge: CheckpointId, rows: Mapping[str, Sequence[int]]
@@ -269,12 +257,10 @@ class RecordedRun:
         digest = self._judgments.digest(judge)
         tokens = known.tokens if known else Tokens()
         if known is None or known.rows != digest:  # new, or the file has lost it
-            assert self._judge is not None, "only an audit judges"
             self._recovery.hold(judge)
-            judged = self._judge(rows)
-            self._judgments.add(judge, judged)
+            took = self._judgments.add(judge, rows)
             digest = self._judgments.digest(judge)
-            tokens = tokens if known else Tokens(evaluation=judged.tokens)
+            tokens = tokens if known else Tokens(evaluation=took)
         counts = {name: len(numbers) for name, numbers in rows.items()}
         self._record(JudgedEvent(judge, tokens, counts, digest))
         return self._judgments.at(judge).rows
@@ -357,7 +343,9 @@ class RecordedRun:
         when this returns; before that the log must have the same one."""
         then = self._next
         if isinstance(event, RunEvent) and isinstance(then, RunEvent):
-            event = _as_old(event, then)
+            digests = event.fingerprint.items()  # an older version did not record all of them
+            known = {what: digest for what, digest in digests if what in then.fingerprint}
+            event = replace(event, fingerprint=known)
         if self._log_is_over():
             self._log.append(event)
         elif then is not None and then is not event and to_line(then) != to_line(event):
@@ -449,7 +437,7 @@ class RecordedRun:
     ) -> dict[str, Drop]:
         """What the guards of these sub-datasets say of a checkpoint that was just scored.
 
-        verdicts: of its rows.
+        verdicts: the verdicts of the checkpoint's rows.
         """
         found: dict[str, Drop] = {}
         for name in names:
@@ -507,10 +495,9 @@ class RecordedRun:
                 self._recovery.hold(checkpoint)
                 found = self._worker.score(lost, self._selection).samples
                 self._samples.add(checkpoint, self._selection, found)
-            unwritten = self._samples.unwritten(checkpoint)
-            if unwritten and self._write is not None:
+            if self._samples.unwritten(checkpoint):
                 self._recovery.hold(checkpoint)
-                self._samples.write(checkpoint, self._write(unwritten))
+                self._samples.write(checkpoint)
         self._samples.finish(checkpoints, names)
 
     def _decide(self, event: DecisionEvent) -> None:
@@ -657,12 +644,6 @@ def held_ticks(stages: Sequence[Stage], contenders: Collection[int]) -> frozense
     return held
 
 
-def _as_old(now: RunEvent, then: RunEvent) -> RunEvent:
-    """The first event without digests that an older version did not record."""
-    kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
-    return replace(now, fingerprint=kept)
-
-
 @dataclass(slots=True)
 class Recovery:
     """Where the worker stands, and how it gets somewhere else.
@@ -711,8 +692,9 @@ class Recovery:
             self.worker.load(self.store.get(checkpoint, "weights"))
             self.stands_at = None
             return
-        place = place_of(checkpoint)
-        if self.stands_at == place or (checkpoint == BASE and self._at_base()):
+        place, here = place_of(checkpoint), self.stands_at
+        is_at_base = here is not None and here[1] == 0 and self.questions[here[0]][0].start == BASE
+        if here == place or (checkpoint == BASE and is_at_base):
             return
         weights = None if checkpoint == BASE else self.store.get(checkpoint, "weights")
         if weights is None and checkpoint != BASE:
@@ -803,9 +785,3 @@ class Recovery:
                 )
             if tick == last or self.store.lacks(point.checkpoint):  # others that were lost too
                 self.store.put(point.checkpoint, self.worker.weights, self.worker.training)
-
-    def _at_base(self) -> bool:
-        if self.stands_at is None:
-            return False
-        rollout, tick = self.stands_at
-        return tick == 0 and self.questions[rollout][0].start == BASE

@@ -235,12 +235,18 @@ class Samples:
     """Appends to `samples.jsonl`; without a path nothing is kept."""
 
     def __init__(
-        self, path: Path | None = None, writes: bool = True, selection: str = SELECTION
+        self,
+        path: Path | None = None,
+        writes: bool = True,
+        selection: str = SELECTION,
+        writer: "Writer | None" = None,
     ) -> None:
         """writes: whether the file is this process's, and not that of rank 0, to write.
-        selection: the split that the samples are of."""
+        selection: the split that the samples are of.
+        writer: writes an answer where a score is a loss; None: such rows stay without answers."""
         self._path = path
         self._selection = selection
+        self._writer = writer
         self._writes = writes
         self._held = {} if path is None else read_samples(path)
         self._lines = _count(self._held)
@@ -266,13 +272,16 @@ class Samples:
         return [] if self._path is None else [name for name in names if name not in held]
 
     def unwritten(self, checkpoint: CheckpointId) -> dict[str, list[int]]:
-        """The rows, by sub-dataset, that have a loss at a checkpoint and no answer yet."""
-        held = self._held.get(checkpoint, {}).items()
+        """The rows, by sub-dataset, that have a loss at a checkpoint and no answer yet, but could
+        have one."""
+        held = self._held.get(checkpoint, {}).items() if self._writer else ()
         found = {name: [each.row for each in rows if each.answer is None] for name, rows in held}
         return {name: rows for name, rows in found.items() if rows}
 
-    def write(self, checkpoint: CheckpointId, answers: Mapping[str, Sequence[str]]) -> None:
-        """Put answers beside the losses of the rows that are `unwritten`."""
+    def write(self, checkpoint: CheckpointId) -> None:
+        """Have the engine, which holds a checkpoint, answer the rows that are `unwritten`."""
+        unwritten = self.unwritten(checkpoint)
+        answers = self._writer(unwritten) if self._writer and unwritten else {}
         for name, texts in answers.items():
             said = iter(texts)
             rows = self._held[checkpoint][name]
@@ -374,30 +383,44 @@ class Judged:
 class Judgments:
     """The judgments of a run, by checkpoint, and the file that has them, if there is a path."""
 
-    def __init__(self, path: Path | None = None, writes: bool = True) -> None:
-        """writes: whether the file is this process's, and not that of rank 0, to write."""
+    def __init__(
+        self,
+        path: Path | None = None,
+        writes: bool = True,
+        judge: "Judge | None" = None,
+        questions: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """writes: whether the file is this process's, and not that of rank 0, to write.
+        judge: judges rows with the weights that the engine holds.
+        questions: what each training row of each sub-dataset asks."""
         self._path = path
         self._writes = writes
+        self._judge = judge
+        self.questions = questions or {}
         self._lines = {} if path is None else _judgment_lines(path)
 
     def digest(self, checkpoint: CheckpointId) -> str:
-        """Of a judge's lines; empty where there are none."""
+        """The SHA-256 of a judge's lines; empty where the judge has none."""
         lines = self._lines.get(checkpoint)
         return sha256(lines.encode()).hexdigest() if lines else ""
 
-    def add(self, checkpoint: CheckpointId, judged: Judged) -> None:
-        """Keep what a checkpoint said; when this returns, it is on disk."""
-        self._lines[checkpoint] = "".join(
-            _compact(
-                {"checkpoint": checkpoint, "dataset": name}
-                | asdict(rows)
-                | {"answers": [*judged.answers[name]]}
-            )
-            + "\n"
-            for name, rows in judged.rows.items()
-        )
+    def add(self, checkpoint: CheckpointId, rows: Mapping[str, Sequence[int]]) -> int:
+        """Have a checkpoint, which the engine holds, judge these rows, and keep what it says; when
+        this returns, it is on disk. The tokens that it took."""
+        assert self._judge is not None, "only an audit judges"
+        judged = self._judge(rows)
+        lines = [
+            {"checkpoint": checkpoint, "dataset": name}
+            | asdict(each)
+            | {"answers": [*judged.answers[name]]}
+            for name, each in judged.rows.items()
+        ]
+        # In ASCII, so that no answer can act on a terminal that shows the file.
+        texts = (json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        self._lines[checkpoint] = "".join(texts)
         if self._path is not None and self._writes:
             replace_bytes(self._path, "".join(self._lines.values()).encode())
+        return judged.tokens
 
     def at(self, checkpoint: CheckpointId) -> Judged:
         """What a checkpoint said, its tokens apart."""
@@ -409,11 +432,6 @@ class Judgments:
             answers[name] = raw.pop("answers")
             rows[name] = JudgedRows(**raw)
         return Judged(rows, answers, 0)
-
-
-def _compact(line: Mapping[str, Any]) -> str:
-    """A line in ASCII, so that no answer can act on a terminal that shows the file."""
-    return json.dumps(line, separators=(",", ":"))
 
 
 def _judgment_lines(path: Path) -> dict[CheckpointId, str]:

@@ -23,7 +23,7 @@ from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
 from msft.run.history import selection_of
 from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent
-from msft.run.recorded_run import RecordedRun, rollout_event, run_event
+from msft.run.recorded_run import RecordedRun, as_begun, rollout_event, run_event
 from msft.run.rows import Samples, Scored, Verdict, Verdicts, read_samples
 from msft.run.worker import Question, Work, Worker
 from msft.search.methods import PreparedMethod
@@ -196,6 +196,7 @@ class SharedRollout:
         may_lend: the disk has room for the weights of every tick.
         Gives the worker that goes on, and the name of the run that the roll-out is from.
         """
+        settings = as_begun(settings, log.events)
         run = run_event(settings, method, worker.num_parameters)
         lent = self._lent(run, log.events)
         if lent is not None:

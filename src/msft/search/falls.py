@@ -22,7 +22,7 @@ so it is one paired comparison over rows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum, sqrt
 from typing import Literal
 
@@ -164,8 +164,7 @@ def at_confidence(tested: Mapping[str, Fall], confidence: float) -> dict[str, Fa
     """The same falls, sure at this confidence over all of them; `learned` stays as it was found."""
     together = joint_p({name: fall.p for name, fall in tested.items()})
     return {
-        name: Fall(f.peaks, f.fall, f.error, f.p, together[name] <= 1 - confidence, f.learned)
-        for name, f in tested.items()
+        name: replace(fall, sure=together[name] <= 1 - confidence) for name, fall in tested.items()
     }
 
 

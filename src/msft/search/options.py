@@ -204,20 +204,11 @@ def _bounds(hint: Any) -> str:
         for bound in getattr(part, "__metadata__", ()):
             known = ((name, getattr(bound, name, None)) for name in ("ge", "gt", "le", "lt"))
             found |= {name: value for name, value in known if value is not None}
-    match found:
-        case {"ge": low, "le": high}:
-            return f"{low} to {high}"
-        case {"ge": low, "lt": high}:
-            return f"{low} or more, below {high}"
-        case {"gt": low, "lt": high}:
-            return f"more than {low}, below {high}"
-        case {"gt": low, "le": high}:
-            return f"more than {low}, {high} at most"
-        case {"ge": low}:
-            return f"{low} or more"
-        case {"gt": low}:
-            return f"more than {low}"
-    return "a finite number"
+    if {"ge", "le"} <= found.keys():
+        return f"{found['ge']} to {found['le']}"
+    words = {"ge": "{} or more", "gt": "more than {}", "lt": "below {}", "le": "{} at most"}
+    said = (text.format(found[name]) for name, text in words.items() if name in found)
+    return ", ".join(said) or "a finite number"
 
 
 def _described(kinds: Iterable[Any]) -> str:

@@ -227,7 +227,8 @@ class Settings:
 
     optim: the optimizer, where it is not the usual one in full precision.
     ema_decay: of the moving average that is scored and kept; recorded where there is one.
-    evaluation_tokens: which are counted; recorded where they are not those computed.
+    evaluation_tokens: the tokens that an evaluation counts; recorded where it counts others than
+        the model computed.
     engine: what trains; recorded where it is not the fast engine.
     adapter: weights of the adapter that alone is trained; recorded where there is one.
     lanes: of which a step's gradient is the sum; recorded where there are several.
@@ -235,9 +236,9 @@ class Settings:
     selection_split: the rows that decide and choose; recorded where they are those of test.
     score_test: which points are also scored on the test split, which then decides nothing.
     tested: the sub-datasets that have test rows; None, and not recorded, where all or none have.
-    watched: sub-datasets that are scored and never trained, each with the splits that it has rows
-        of: ticks are scored on the first, the result also on test; recorded where there are some.
-    guards: of sub-datasets, the drop from the base model that a result may surely have at most, in
+    watched: sub-datasets that are scored and never trained, each with the splits of its rows. Ticks
+        are scored on the first split, the result also on test. Recorded where there are some.
+    guards: for each guarded sub-dataset, the drop below the base model that a result may have, in
         score units; recorded where there are some.
     early_stopping_patience: as `Run` has it; recorded where there is one.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).

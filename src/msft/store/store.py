@@ -81,7 +81,8 @@ class Manifest:
             owner = str(raw["checkpoint"]) if named else None
             beside = raw.get("beside", {}) if named else {}
             known, others = (
-                {name: _digest(pair) for name, pair in part.items()} for part in (files, beside)
+                {name: (int(size), str(digest)) for name, (size, digest) in part.items()}
+                for part in (files, beside)
             )
             return Manifest(known, owner, others)
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -111,8 +112,9 @@ class Hashes:
         """Hash a file, in large pieces: the training thread waits between two pieces."""
         digest = hashlib.sha256()
         before = self.identity(path)
+        most = min(self.at_once, before[2] + 1)  # a small file needs no large buffer
         with open_to_read(path) as file:
-            while piece := file.read(self.at_once):
+            while piece := file.read(most):
                 digest.update(piece)
         found = before[2], digest.hexdigest()
         if before == self.identity(path) and time.time_ns() - before[-1] > SETTLED_NS:
@@ -161,11 +163,6 @@ class Hashes:
         except OSError as error:
             return f"it cannot be read: {error.strerror or error}"
         return None
-
-
-def _digest(pair: Any) -> Digest:
-    size, digest = pair
-    return int(size), str(digest)
 
 
 class Codec(Protocol):

@@ -159,7 +159,8 @@ class _ScriptedWorker:
 
     def score(self, names: Sequence[str], split: str) -> Scored:
         if self._averaged and self._average:
-            scores = self._average([_id_of(place) for place in self._averaged])
+            ids = [checkpoint_id(*place) if place[1] else BASE for place in self._averaged]
+            scores = self._average(ids)
             return Scored({name: value(float(scores[name])) for name in names}, 0)
         places = self._averaged or [self._place]
         means = {name: fsum(self._at(p, name) for p in places) / len(places) for name in names}
@@ -191,7 +192,3 @@ class _ScriptedWorker:
                     f"for tick 0 to {ticks}"
                 )
         return curves
-
-
-def _id_of(place: tuple[int, int]) -> CheckpointId:
-    return checkpoint_id(*place) if place[1] else BASE

@@ -22,12 +22,15 @@ from msft.engine.optimizer import TrainingSettings
 from msft.engine.saving.best_folder import BestFolder
 from msft.engine.saving.weight_files import MOMENTS, STATE, Copies, TorchCodec
 from msft.engine.simple import SimpleEngine
-from msft.errors import Stopped
+from msft.errors import Stopped, StoreError
 from msft.recipe.recipe import Recipe
+from msft.run.folder import RunFolder
+from msft.run.history import History
 from msft.run.log import PointEvent, read_log
 from msft.run.worker import Step
-from msft.search.rollout import CheckpointId
-from msft.store.store import DiskTier, Hashes
+from msft.search.rollout import BASE, CheckpointId
+from msft.store.store import CheckpointStore, DiskTier, Hashes
+from msft.testing import Learner, simulate
 from msft.training import train
 
 pytestmark = pytest.mark.usefixtures("no_reports")
@@ -108,14 +111,8 @@ def test_the_result_follows_the_best_checkpoint_that_is_on_disk(tmp_path: Path) 
     base = engine.weights()
     best, disk = tmp_path / "best", DiskTier(tmp_path / "checkpoints", TorchCodec())
     said = list[str]()
-    result = BestFolder(
-        best,
-        tmp_path / "checkpoints",
-        engine,
-        lambda checkpoint: disk.is_whole(f"{checkpoint}.weights"),
-        Hashes(),
-        said.append,
-    )
+    store = CheckpointStore(disk=disk)
+    result = BestFolder(RunFolder(tmp_path), engine, store, Hashes(), said.append, card_of=str)
     assert not result.update(CheckpointId("r0-t1"), "one")
     assert not best.exists()
     for number in (1, 2):
@@ -142,6 +139,30 @@ def test_the_result_follows_the_best_checkpoint_that_is_on_disk(tmp_path: Path) 
     assert same(load_file(best / WEIGHTS), base)
 
 
+def test_a_damaged_result_is_made_again_or_said_to_be_damaged(tmp_path: Path) -> None:
+    engine = SimpleEngine(load_model("tiny", CPU), {}, TrainingSettings())
+    disk, history = (
+        DiskTier(tmp_path / "checkpoints", TorchCodec()),
+        simulate("sft", {"a": Learner()}),
+    )
+    store = CheckpointStore(disk=disk)
+    result = BestFolder(RunFolder(tmp_path), engine, store, Hashes(), print, lambda history: "card")
+    result.follow(History())
+    result.follow(history)
+    assert not (tmp_path / "best").exists(), "nothing is the best, then it is not on disk"
+    assert history.best != BASE
+    disk.put(f"{history.best}.weights", engine.weights())
+    result.follow(history)
+    file = tmp_path / "best" / WEIGHTS
+    file.unlink()
+    file.write_bytes(b"another file")
+    result.verify(history)
+    assert same(load_file(file), engine.weights())
+    file.write_bytes(b"the checkpoint's file too")
+    with pytest.raises(StoreError, match="was damaged as it was made"):
+        result.verify(history)
+
+
 def test_a_result_that_takes_long_to_write_is_written_for_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,14 +178,8 @@ def test_a_result_that_takes_long_to_write_is_written_for_the_last_one(
         export(weights, folder)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "export", slow)
-    result = BestFolder(
-        tmp_path / "best",
-        tmp_path / "checkpoints",
-        engine,
-        lambda checkpoint: disk.is_whole(f"{checkpoint}.weights"),
-        Hashes(),
-        lambda text: None,
-    )
+    store, silent = CheckpointStore(disk=disk), lambda text: None
+    result = BestFolder(RunFolder(tmp_path), engine, store, Hashes(), silent, card_of=str)
 
     def update(number: int, last: bool = False) -> bool:
         disk.put(f"r0-t{number}.weights", {n: t + number for n, t in base.items()})

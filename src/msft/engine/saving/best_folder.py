@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from msft.engine.model.folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS, WEIGHTS
 from msft.engine.saving.weight_files import parts_in
-from msft.errors import explaining
+from msft.errors import StoreError, explaining
 from msft.files import (
     FILE,
     FOLDER,
@@ -28,9 +28,10 @@ from msft.files import (
 )
 from msft.ranks import ALONE, Ranks, all_or_fail, from_rank0
 from msft.run.engine import Engine
-from msft.run.folder import write_text
+from msft.run.folder import RunFolder, write_text
+from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId
-from msft.store.store import MANIFEST, Digest, Hashes, Manifest
+from msft.store.store import MANIFEST, CheckpointStore, Digest, Hashes, Manifest
 
 CARD = "README.md"
 UNSEALED = (CARD, ADAPTER_CONFIG)
@@ -40,35 +41,57 @@ SHARE_OF_TIME = 0.05
 
 
 class BestFolder:
-    """Keeps a folder equal to one checkpoint of a run.
+    """Keeps a folder equal to one checkpoint of a run: the best so far.
 
-    is_whole: whether a checkpoint's weights are on disk as they were written.
-    folders: the folders of a checkpoint's weights: one, or one for each rank that wrote a part.
+    card_of: makes the model card of the best so far.
     ranks: rank 0 writes the folder; the others meet it at each step of the work.
     """
 
     def __init__(
         self,
-        folder: Path,
-        checkpoints: Path,
+        run: RunFolder,
         engine: Engine,
-        is_whole: Callable[[CheckpointId], bool],
+        store: CheckpointStore,
         hashes: Hashes,
         notice: Callable[[str], None],
-        folders: Callable[[CheckpointId], list[Path]] | None = None,
+        card_of: Callable[[History], str],
         ranks: Ranks = ALONE,
     ) -> None:
-        self._folders = folders or (lambda checkpoint: [self._source(checkpoint)])
         self._ranks = ranks
-        self._folder = folder
-        self._fresh = folder.with_name(".best.tmp")
-        self._checkpoints = checkpoints
+        self._folder = run.best
+        self._fresh = run.best.with_name(".best.tmp")
+        self._checkpoints = run.checkpoints
         self._engine = engine
-        self._is_whole = is_whole
+        self._store = store
+        self._card_of = card_of
         self._hashes = hashes
         self._notice = notice
         self._holds: CheckpointId | None = None
         self._next_write = 0.0
+
+    def follow(self, history: History, now: bool = False) -> None:
+        """Let the folder be the best so far, as soon as that is on disk. While the run goes on, the
+        base model is not written.
+
+        now: at once, however long it takes.
+        """
+        best, ended = history.best, history.ended is not None
+        if best is None or best == self._holds or history.missing(best):
+            return
+        if best != BASE or ended:
+            with self._ranks.busy("best/"):
+                self.update(best, self._card_of(history), last=now or ended)
+
+    def verify(self, history: History) -> None:
+        """Write the folder again if it is damaged; StoreError if it is not the best even then."""
+        if self.is_damaged():
+            self._holds = None
+        self.follow(history, now=True)
+        if self._holds != history.best:
+            raise StoreError(
+                f"{self._folder} was damaged as it was made; run the same command again to make it "
+                "anew"
+            )
 
     def update(self, checkpoint: CheckpointId, card: str, last: bool = True) -> bool:
         """Let the folder be this checkpoint. False: the checkpoint is not whole on disk (yet); then
@@ -81,10 +104,10 @@ class BestFolder:
             from_rank0(self._ranks, "the card of best/", lambda: self.card(card))
             self._holds = checkpoint
             return True
-        if checkpoint != BASE and not self._is_whole(checkpoint):
+        if checkpoint != BASE and not self._store.is_whole(checkpoint):
             from_rank0(self._ranks, "best/ as it is", self._take_away_damaged)
             return False
-        sources = [] if checkpoint == BASE else self._folders(checkpoint)
+        sources = [] if checkpoint == BASE else self._store.folders(checkpoint)
         if len(_weights_in(sources)) == 1 and self._engine.links:
             from_rank0(self._ranks, f"best/ of {checkpoint}", lambda: self._link(sources[0], card))
         elif last or from_rank0(
@@ -197,7 +220,9 @@ class BestFolder:
     def give_back(self, checkpoint: CheckpointId) -> None:
         """Restore the checkpoint of a finished run, where it is gone, from the weights of this
         folder, if they are whole. Earlier versions left no manifest to check them by."""
-        if checkpoint != BASE and not any(kind_of(each) for each in self._folders(checkpoint)):
+        if checkpoint != BASE and not any(
+            kind_of(each) for each in self._store.folders(checkpoint)
+        ):
             from_rank0(self._ranks, "best/ given back", lambda: self._give_back(checkpoint))
 
     def _give_back(self, checkpoint: CheckpointId) -> None:
