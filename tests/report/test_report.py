@@ -21,7 +21,6 @@ from msft.report.compare.runs import compared_runs
 from msft.report.compare.statistics import RecordedRows, paired, sign_test, wilson
 from msft.report.comparison_tables import dataset_tables
 from msft.report.findings import stage_tests
-from msft.report.page import Folded, folded
 from msft.report.wording import difference, number
 from msft.run.environment import read_environments, record_environment, versions
 from msft.run.history import History
@@ -348,11 +347,6 @@ def test_versions_name_python_and_every_package() -> None:
     assert found["msft"] == msft.__version__
     assert found.keys() >= {"python", "system", "torch", "transformers", "safetensors"}
     assert versions(["peft"]).keys() - found.keys() == {"peft"}
-
-
-def test_long_lists_keep_their_ends() -> None:
-    assert folded([*range(9)], 3) == Folded([*range(9)])
-    assert folded([*range(10)], 3) == Folded([0, 1, 2], [3, 4, 5, 6], [7, 8, 9])
 
 
 def test_the_sign_test_agrees_with_numbers_worked_out_by_hand() -> None:

@@ -1,5 +1,5 @@
-"""A page: its sections with their figures, its folded lists, the facts at its top, its sample
-answers, and a template of this folder, filled in and written as one self-contained file.
+"""A page: its sections with their figures, the facts at its top, its sample answers, and a template
+of this folder, filled in and written as one self-contained file.
 
 Figures are also written as files of their own, by the same code.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msft.errors import UsageError
 from msft.report.compare.comparison import Comparison
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 TEMPLATES = Path(__file__).parent
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +100,6 @@ def embedded(drawing: "Figure | str", key: str, description: str) -> "Markup":
     return Markup(svg)  # noqa: S704  matplotlib escapes, and so does `svg_element`
 
 
-@dataclass(frozen=True, slots=True)
-class Folded(Generic[Item]):
-    """A list in three parts; of a short one all is in `first`."""
-
-    first: Sequence[Item]
-    rest: Sequence[Item] = ()
-    last: Sequence[Item] = ()
-
-
-def folded(items: Sequence[Item], ends: int) -> Folded[Item]:
-    """`ends` items from each end, and the rest if there is enough of it to be in the way."""
-    if len(items) <= 3 * ends:
-        return Folded(items)
-    return Folded(items[:ends], items[ends:-ends], items[-ends:])
-
-
 def write_page(path: Path, template: str, content: Mapping[str, Any]) -> Path:
     """Fill in a template; every text in `content` is escaped."""
     page = _environment().get_template(template).render(content, version=version_of("msft"))
@@ -142,6 +124,7 @@ def _environment() -> "Environment":
     environment.globals["style"] = Markup(style)  # noqa: S704  our own
     digest = b64encode(sha256(style.encode()).digest()).decode()
     environment.globals["style_hash"] = f"sha256-{digest}"
+    environment.filters["si"] = si
     return environment
 
 

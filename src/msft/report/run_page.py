@@ -1,5 +1,5 @@
-"""`report.html`: what one run did, from its log alone. First the parts of the page (how to get the
-run again, decisions, the result in words), then the page itself."""
+"""`report.html`: what one run did, from its log alone. First the parts of the page (settings,
+decisions, the result in words), then the page itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,11 +32,9 @@ from msft.report.findings import (
 )
 from msft.report.headroom import headroom_section
 from msft.report.page import (
-    Folded,
     RunOnDisk,
     embedded,
     facts_of,
-    folded,
     page_sections,
     run_samples,
     write_page,
@@ -69,19 +67,10 @@ from msft.run.log import is_being_written
 from msft.run.rows import VerdictsByKey
 from msft.search.curves import TEST, Number, mean_gain
 from msft.search.rollout import BASE, CheckpointId
-from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, si
+from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-
-
-def reproduction_text(has_recipe: bool) -> str:
-    if not has_recipe:
-        return "This folder has no recipe.yaml; these are the settings that the log recorded."
-    return (
-        "Save the recipe below as recipe.yaml and run it in a new folder. The seed fixes the order "
-        "of rows. With the same versions on a CPU, decisions and weights are the same again."
-    )
 
 
 def setting_rows(history: History, recipe: str = "") -> Iterator[tuple[str, str]]:
@@ -119,13 +108,6 @@ def versions_of(environments: Sequence[Environment]) -> list[tuple[str, str]]:
         (name, " → ".join(dict.fromkeys(item.get(name, "none") for item in environments)))
         for name in names
     ]
-
-
-def command_of(method: str) -> str:
-    """The command that makes such a run in the folder of its recipe."""
-    if method == "replay":
-        return "msft replay schedule.json recipe.yaml --out again"
-    return "msft train recipe.yaml --out again"
 
 
 def decision_table(
@@ -409,8 +391,7 @@ def _source(files: RunFolder, history: History) -> dict[str, Any]:
         "versions": versions_of(environments),
         "changed": len(environments) > 1,
         "recipe": recipe,
-        "command": command_of(method) if recipe else None,
-        "reproduce_text": reproduction_text(bool(recipe)),
+        "method": method,
     }
 
 
@@ -438,8 +419,10 @@ def _content(
         "decisions_text": _HOW.get(history.start.method, "" if decided else _HOW_NOT),
         "figures": {each.key: each for each in page_sections(own)},
         "legend": _legend(history, branches),
-        "timeline_text": _timeline_text(history, branches),
-        "curves": _curves(history, branches, intervals) if trained else Folded([]),
+        "rollouts": len(branches),
+        "curves": _curves(history, branches, intervals) if trained else [],
+        "curve_ends": CURVE_ENDS,
+        "many": MANY,
         "deciding": deciding_words(history) if is_derived(history) else "",
         "percent": all(history.unit_of(name) == "accuracy" for name in history.start.datasets),
         "band_text": _band_text(intervals.kinds()),
@@ -448,34 +431,34 @@ def _content(
         "samples": run_samples(folder, history),
         "selection": history.selection,
         "mark": SELECTED_ON_TEST if history.selected_on_test else "",
-        "flops_text": _flops_text(history),
-        "disk_text": _disk_text(history),
+        "flops_counted": flops_counted(bool(adapter_of(history))),
+        "disk": disk_of(history),
+        "disk_policy": history.disk_policy,
     }
+
+
+CURVE_ENDS = 6
+"""Curves at each end that are not folded where there are more than `MANY`."""
 
 
 def _curves(
     history: History, branches: list[Branch], intervals: Intervals
-) -> Folded[tuple[str, "Markup"]]:
+) -> list[tuple[str, "Markup"]]:
     """One curve for each name; of many, those between the ends are drawn small."""
     names = _in_order(history)
     exclusions = {each.name: each for each in history.exclusions}
-    parts = folded(names, 6) if len(names) > MANY else Folded(names)
-
-    def drawn(name: str, small: bool = False) -> tuple[str, "Markup"]:
-        exclusion = exclusions.get(name)
-        figure = (
-            search.small_curve(history, branches, name, exclusion)
-            if small
-            else search.curve(history, branches, name, exclusion, intervals)
-        )
-        return name, embedded(figure, f"curve{names.index(name)}", f"Scores of {name}")
-
+    small = range(CURVE_ENDS, len(names) - CURVE_ENDS) if len(names) > MANY else ()
+    found = []
     with drawing():
-        return Folded(
-            [*map(drawn, parts.first)],
-            [drawn(name, small=True) for name in parts.rest],
-            [*map(drawn, parts.last)],
-        )
+        for place, name in enumerate(names):
+            exclusion = exclusions.get(name)
+            figure = (
+                search.small_curve(history, branches, name, exclusion)
+                if place in small
+                else search.curve(history, branches, name, exclusion, intervals)
+            )
+            found.append((name, embedded(figure, f"curve{place}", f"Scores of {name}")))
+    return found
 
 
 def _band_text(kinds: set[str]) -> str:
@@ -485,12 +468,6 @@ def _band_text(kinds: set[str]) -> str:
     if kinds == {"counts", "rows"}:
         return f"{wilson}, or {rows} where scores are no counts"
     return wilson if kinds == {"counts"} else rows if kinds else ""
-
-
-def _timeline_text(history: History, branches: list[Branch]) -> str:
-    if len(branches) < 2:
-        return "This run has only one." if history.ended else ""
-    return "A dashed arrow goes from the end of a roll-out back to where the next one begins."
 
 
 def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
@@ -526,25 +503,3 @@ def _scores_note(history: History) -> str:
     elif "accuracy" in units:
         texts.append("Accuracies are per cent of rows right, other metrics are in their own unit.")
     return " ".join(texts)
-
-
-def _flops_text(history: History) -> str:
-    return (
-        f"Counted are {flops_counted(bool(adapter_of(history)))}. Kept is the training on the path "
-        "from the base model to the best checkpoint. All other training is discarded."
-    )
-
-
-_DISK_POLICIES = {
-    "lean": "Candidates that memory has room for are not on disk.",
-    "paper": "Every candidate is on disk, as in the paper's Algorithm 4.",
-}
-
-
-def _disk_text(history: History) -> str:
-    disk = disk_of(history)
-    return (
-        "Sets of weights on disk while each tick was trained (filled), and the most until it was "
-        f"recorded (thin line): {disk['peak_copies']} copies at most, and with optimizer moments "
-        f"{si(disk['peak_bytes'])}B. {_DISK_POLICIES[history.disk_policy]}"
-    )
