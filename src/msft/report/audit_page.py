@@ -373,7 +373,7 @@ _ROW, _VALUES = 30, 74
 """Pixels: of a sub-dataset, and of the values right of the axes."""
 
 
-def write_audit_page(folder: Path, refresh_seconds: int | None = None) -> Path:
+def write_audit_page(folder: Path, refresh_seconds: int | None) -> Path:
     """Write `report.html` of an audit; of one that has not ended yet, a short one.
 
     refresh_seconds: as of `write_report`.

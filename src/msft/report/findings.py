@@ -638,7 +638,7 @@ def no_exclusion_text(sft_epochs: float) -> str:
     return f"No exclusion is on the path to the best: it is SFT for {length}."
 
 
-def shortfall_text(found: Shortfall, selection: str = SELECTION) -> str:
+def shortfall_text(found: Shortfall, selection: str) -> str:
     cause = (
         "It is the last tick: scores still rose, and the average has half-trained weights in it. "
         "Train longer, or use method: sft with ema_decay."

@@ -199,7 +199,7 @@ _ENDED_BY = {
 }
 
 
-def sentence(history: History, status: str, reports: str = TEST) -> str:
+def sentence(history: History, status: str, reports: str) -> str:
     """The result in one sentence.
 
     status: as in the summary. reports: the split that does, if it is scored.

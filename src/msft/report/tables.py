@@ -89,13 +89,12 @@ def table_of(
     note: str,
     names: Sequence[str],
     columns: Mapping[str, Sequence[Cell]],
-    corner: str = "method",
     reading: str = "",
 ) -> Table:
     """A table from its columns, which have a cell for each name."""
     lines = zip(*columns.values(), strict=True)
     rows = tuple(TableRow(name, cells) for name, cells in zip(names, lines, strict=True))
-    return Table(key, title, note, (corner, *columns), rows, reading)
+    return Table(key, title, note, ("method", *columns), rows, reading)
 
 
 LONGEST = 40

@@ -178,11 +178,11 @@ Z95 = 1.959963984540054
 """The normal quantile of a two-sided 95 % interval."""
 
 
-def wilson(right: int, rows: int, z: float = Z95) -> tuple[float, float]:
+def wilson(right: int, rows: int) -> tuple[float, float]:
     """Wilson's interval for a share of right rows; it stays within 0 and 1, unlike p ± z·se."""
     if rows < 1:
         return (0.0, 1.0)
-    share, spread = right / rows, z * z / rows
+    z, share, spread = Z95, right / rows, Z95 * Z95 / rows
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * sqrt(share * (1 - share) / rows + spread / (4 * rows))
     low = 0.0 if right == 0 else max(0.0, centre - half)
