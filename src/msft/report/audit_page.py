@@ -19,9 +19,9 @@ from msft.report.figures.chart import (
     PAPER,
     Entry,
     beside,
+    in_page,
     rows_of,
     stacked_axes,
-    with_title,
 )
 from msft.report.page import RunOnDisk, Section, facts_of, page_sections, write_page
 from msft.report.tables import EMPTY, Cell, Table, TableRow
@@ -614,7 +614,7 @@ def _draw_row(axes: "Axes", row: int, dataset: AuditedDataset) -> tuple[float, f
     edge = axes.get_yaxis_transform()
     beside(axes, (1, row), text, gap=10, size=11.5, colour=colour, within=edge)
     band = axes.axhspan(row - 0.5, row + 0.5, color=PAPER, alpha=0, zorder=10)
-    with_title(band, _title(dataset))
+    in_page(band, [_title(dataset)])
     return low, high
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 TEMPLATES = Path(__file__).parent
+SWITCHES = 16
+"""Sub-datasets that a page can switch on and off: so many have curves in one figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,10 @@ def _environment() -> "Environment":
         finalize=_readable,
     )
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    switches = (
+        f"section:has(#on{n}:not(:checked)) .d{n} {{ display: none; }}\n" for n in range(SWITCHES)
+    )
+    style += "".join(switches)
     environment.globals["style"] = Markup(style)  # noqa: S704  our own
     digest = b64encode(sha256(style.encode()).digest()).decode()
     environment.globals["style_hash"] = f"sha256-{digest}"

@@ -2,6 +2,7 @@
 decisions, the result in words), then the page itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from msft.report.compare.runs import mean_at, report_split_of
 from msft.report.compare.statistics import Intervals, RecordedRows, minus
 from msft.report.comparison_tables import average_in_words, run_averages_table
 from msft.report.figures import search
-from msft.report.figures.chart import drawing
+from msft.report.figures.chart import colour_at, drawing, variable
 from msft.report.figures.search import MANY
 from msft.report.findings import (
     Tests,
@@ -32,7 +33,9 @@ from msft.report.findings import (
 )
 from msft.report.headroom import headroom_section
 from msft.report.page import (
+    SWITCHES,
     RunOnDisk,
+    Section,
     embedded,
     facts_of,
     page_sections,
@@ -423,6 +426,8 @@ def _content(
         "curves": _curves(history, branches, intervals) if trained else [],
         "curve_ends": CURVE_ENDS,
         "many": MANY,
+        "together": page_sections(_together(history, branches, intervals)) if trained else [],
+        "colours": [variable(colour_at(place)) for place in range(SWITCHES)],
         "deciding": deciding_words(history) if is_derived(history) else "",
         "percent": all(history.unit_of(name) == "accuracy" for name in history.start.datasets),
         "band_text": _band_text(intervals.kinds()),
@@ -437,6 +442,15 @@ def _content(
     }
 
 
+def _together(history: History, branches: list[Branch], intervals: Intervals) -> list[Section]:
+    """The curves in one figure, where there are several and not too many."""
+    names = _in_order(history)
+    if not 1 < len(names) <= SWITCHES:
+        return []
+    draw = partial(search.together, history, branches, names, intervals)
+    return [Section("together", "Scores of all sub-datasets over the epochs on the path", "", draw)]
+
+
 CURVE_ENDS = 6
 """Curves at each end that are not folded where there are more than `MANY`."""
 
@@ -448,7 +462,7 @@ def _curves(
     names = _in_order(history)
     exclusions = {each.name: each for each in history.exclusions}
     small = range(CURVE_ENDS, len(names) - CURVE_ENDS) if len(names) > MANY else ()
-    found = []
+    found: list[tuple[str, Markup]] = []
     with drawing():
         for place, name in enumerate(names):
             exclusion = exclusions.get(name)
