@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,11 @@ from msft.report.figures.chart import (
     WIDE,
     Panel,
     Series,
+    add_axes,
     drawing,
     horizontal_dots,
+    log_axis_if_far,
+    new_figure,
 )
 from msft.report.figures.costs import losses_figure, thinned
 from msft.report.figures.methods import (
@@ -217,6 +220,17 @@ def test_copies_on_disk_with_their_mean_the_bounds_and_the_roll_outs(searched: P
     assert "paper's mean, (N + 5)/2 = 4" in legend
     assert "paper's most, N + 1 = 4" in legend
     assert "held (disk_policy: lean)" in legend
+
+
+@pytest.mark.parametrize(
+    ("losses", "scale"),
+    [([1.0, 8.1], "log"), ([1.0, 8.0], "linear"), ([0.0, 9.0], "linear"), ([nan], "linear")],
+)
+def test_losses_that_are_far_apart_have_a_logarithmic_axis(losses: list[float], scale: str) -> None:
+    axes = add_axes(new_figure(WIDE, 200), 40, 10, 10, 40)
+    axes.plot(losses)
+    log_axis_if_far(axes, [*losses, nan])
+    assert axes.get_yscale() == scale
 
 
 def test_with_few_evaluations_a_stage_the_mean_bound_is_the_papers_sum(folder: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import exp, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from msft.errors import LogError, UsageError
 from msft.files import DAMAGED, kind_of, open_to_read, read_bytes, read_text
@@ -24,7 +24,7 @@ from msft.report.figures.chart import (
     stacked_axes,
 )
 from msft.report.page import RunOnDisk, Section, facts_of, page_sections, write_page
-from msft.report.tables import EMPTY, Cell, Table, TableRow
+from msft.report.tables import EMPTY, Cell, Sign, Table, TableRow
 from msft.report.wording import NOTHING, Unit, difference, number, points
 from msft.run.folder import RunFolder, read_history
 from msft.run.history import History, flops_of
@@ -366,7 +366,7 @@ def excluded_file(folder: Path) -> str:
 # The page.
 
 COLOURS: Mapping[Verdict, str] = {"spoiled": LEFT, "cannot_tell": MUTED, "fine": GREEN}
-_SIGNS: Mapping[Verdict, Literal["", "up", "down"]] = {"spoiled": "down", "fine": "up"}
+_SIGNS: Mapping[Verdict, Sign] = {"spoiled": "down", "fine": "up"}
 _LEAST_SHARE, _MOST_SHARE = -25.0, 100.0
 """Per cent between which shares are drawn; intervals of very few rows go beyond."""
 _ROW, _VALUES = 30, 74

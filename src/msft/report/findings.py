@@ -38,6 +38,7 @@ from msft.report.wording import (
     difference,
     difference_in_words,
     height,
+    method_name,
     number,
     p_value,
 )
@@ -614,6 +615,44 @@ def _departure_content(left: Departure) -> dict[str, Any]:
         "untested": left.untested,
         "learned_nothing": left.unlearned,
     }
+
+
+Step = tuple[str, str]
+"""What to do, and the command that does it in the folder of the run."""
+
+
+def next_steps(history: History, found: Findings, stopped: bool, rate: object = None) -> list[Step]:
+    """What a reader may do next, the most urgent first; nothing while the run goes on.
+
+    stopped: no process works on the run. rate: the learning rate that the recipe names.
+    """
+    method = history.start.method
+    again = "msft replay schedule.json" if method == "replay" else "msft train"
+    if history.ended is None:
+        return [("Go on where it stopped.", f"{again} recipe.yaml --out .")] if stopped else []
+    steps: list[Step] = []
+    if found.growth and isinstance(rate, float):
+        lower = f"msft train recipe.yaml --set learning_rate={rate / 3:.2g} --out ../lower"
+        steps.append(("The training loss grew. Train with a third of the learning rate.", lower))
+    look = "msft validate recipe.yaml --show 3"
+    if found.base_is_best or found.worse_than_base:
+        steps.append(("Training did not help. Look at rows as the model sees them.", look))
+    elif found.unlearned:
+        steps.append((f"Look at rows of {_named(found.unlearned)} as the model sees them.", look))
+    fell = [each.name for each in found.departures if each.fall and each.fall.sure]
+    if fell:
+        why = "A fall while others still learn is often a sign of wrong answers in training rows"
+        steps.append((f"{why}. Audit {_named(fell)}.", "msft audit recipe.yaml --out ../audit"))
+    if not found.base_is_best:
+        steps.append(("Try the result beside the model you gave.", "msft chat ."))
+    if method != "replay":
+        rival = "msft" if method == "sft" else method
+        command = (
+            f"msft compare recipe.yaml --methods sft,{rival} --seeds 20,21,22 --out ../compare"
+        )
+        names = f"{method_name(rival)} against {method_name('sft')}"
+        steps.append((f"Test {names} over several seeds.", command))
+    return steps
 
 
 def result_texts(found: Findings, headline: bool = False) -> list[str]:

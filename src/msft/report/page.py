@@ -87,18 +87,18 @@ def page_sections(sections: Sequence[Section]) -> list[PageSection]:
                 each.title,
                 each.text,
                 embedded(each.draw(WIDE), f"{each.key}-w", each.title),
-                embedded(each.draw(NARROW), f"{each.key}-n", each.title),
+                embedded(each.draw(NARROW), f"{each.key}-n", each.title, pointer=False),
             )
             for each in sections
         ]
 
 
-def embedded(drawing: "Figure | str", key: str, description: str) -> "Markup":
+def embedded(drawing: "Figure | str", key: str, description: str, pointer: bool = True) -> "Markup":
     """A figure, or an SVG element, as part of the page; the one place where text is taken for
-    markup."""
+    markup. pointer: as of `to_svg`."""
     from markupsafe import Markup
 
-    svg = drawing if isinstance(drawing, str) else to_svg(drawing, key, description)
+    svg = drawing if isinstance(drawing, str) else to_svg(drawing, key, description, pointer)
     return Markup(svg)  # noqa: S704  matplotlib escapes, and so does `svg_element`
 
 

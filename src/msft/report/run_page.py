@@ -13,6 +13,7 @@ from msft.report.branches import (
     branches_of,
     deciding_curve,
     deciding_words,
+    epochs_to,
     is_derived,
     rolled_back,
 )
@@ -27,6 +28,7 @@ from msft.report.findings import (
     certainty,
     finding_texts,
     findings_of,
+    next_steps,
     notes,
     search_of,
     unlearned_before,
@@ -43,10 +45,9 @@ from msft.report.page import (
     write_page,
 )
 from msft.report.sections import page_figures, run_sections
-from msft.report.tables import EMPTY, Cell, Table, TableRow
+from msft.report.tables import EMPTY, Cell, Sign, Table, TableRow
 from msft.report.watched import watched_table
 from msft.report.wording import (
-    NOTHING,
     Unit,
     difference,
     difference_in_words,
@@ -61,6 +62,7 @@ from msft.run.folder import (
     RunFolder,
     first_loss_of,
     read_history,
+    recipe_value,
     row_tokens_of,
     step_losses_of,
     verdicts_of,
@@ -289,44 +291,50 @@ def _is_continual(history: History) -> bool:
 
 
 def score_table(history: History, intervals: Intervals) -> Table:
-    """Every sub-dataset and the mean of all, at the base model and at the best checkpoint."""
+    """Every sub-dataset and the mean of all: the score of the best checkpoint, how much that is
+    above the base model, and what happened to the sub-dataset."""
     best, selection = history.best or BASE, history.selection
-    places = ((BASE, selection), (best, selection), (BASE, TEST), (best, TEST))
-    tested, base_tested = _is_tested(history), bool(history.known(BASE, TEST))
+    tested = _is_tested(history)
 
-    def row(
-        name: str, values: Sequence[Number | None], unit: Unit, interval: str, rows: int
-    ) -> TableRow:
+    def row(name: str, values: Sequence[Number | None], unit: Unit, rows: int) -> TableRow:
         base, reached, base_test, test = values
         gain = minus(reached, base)
         better = height(gain, unit) or 0
+        sign: Sign = "up" if better > 0 else "down" if better < 0 else ""
+        start = "" if base is None else f"from {number(base, unit)}"
         cells = [
-            Cell(number(base, unit)),
-            Cell(number(reached, unit), 1),
-            Cell(difference(gain, unit), sign="up" if better > 0 else "down" if better < 0 else ""),
+            Cell(number(reached, unit), 1, intervals.text(best, name)),
+            Cell(difference(gain, unit), more=start, sign=sign),
         ]
         if tested:
-            cells += [Cell(number(test, unit), 1)]
-            cells += [Cell(number(base_test, unit))] if base_tested else []
-            cells += [Cell(difference(minus(test, reached), unit))]
-        cells += [Cell(interval), Cell(f"{rows:,}")]
-        return TableRow(name, tuple(cells), apart=name not in history.start.datasets)
+            start = "" if base_test is None else f"from {number(base_test, unit)}"
+            cells.append(Cell(number(test, unit), 1, start))
+        apart = name not in history.start.datasets
+        what = f"{rows:,} rows{_what_happened(history, name)}"
+        return TableRow(name, tuple(cells), apart, more=what)
 
+    places = ((BASE, selection), (best, selection), (BASE, TEST), (best, TEST))
     found: list[TableRow] = []
     for name in _in_order(history):
         scores = [history.known(checkpoint, split).get(name) for checkpoint, split in places]
         values = [score.value if score else None for score in scores]
-        interval, size = intervals.text(best, name) or NOTHING, history.start.datasets[name]
-        found.append(row(name, values, history.unit_of(name), interval, size))
+        found.append(row(name, values, history.unit_of(name), history.start.datasets[name]))
     rule = "pooled" if history.start.settings["mean"] == "pooled" else "mean"
     means = [mean_at(history, checkpoint, split) for checkpoint, split in places]
-    size, unit = sum(history.start.datasets.values()), history.mean_unit
-    found.append(row(rule if unit else "mean gain", means, unit, "", size))
-    test_head = ["best, test", *["base, test"] * base_tested, f"test − {selection}"]
-    head = [f"base, {selection}", f"best, {selection}", "change", *(test_head if tested else [])]
-    head += [f"95 % interval of best, {selection}", "rows trained"]
-    note = _scores_note(history)
-    return Table("scores", "", note, ("sub-dataset", *head), tuple(found))
+    unit, size = history.mean_unit, sum(history.start.datasets.values())
+    found.append(row(rule if unit else "mean gain", means, unit, size))
+    head = ["sub-dataset", f"best, {selection}", "change"]
+    head += ["best, test"] if tested else []
+    return Table("scores", "", _scores_note(history, intervals), tuple(head), tuple(found))
+
+
+def _what_happened(history: History, name: str) -> str:
+    """Where a sub-dataset left, or that it stayed where others left."""
+    left = [epochs_to(history, each.checkpoint) for each in history.exclusions if each.name == name]
+    if left:
+        return f", left at epoch {epochs(left[0])}"
+    trained = name in history.start.datasets and history.exclusions
+    return ", stayed" if trained else ""
 
 
 def _in_order(history: History) -> list[str]:
@@ -375,6 +383,7 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
         **_content(history, verdicts, tests, stopped, folder),
         **_source(files, history),
         "findings": finding_texts(found, headline=True),
+        "steps": next_steps(history, found, stopped, recipe_value(folder, "learning_rate")),
         "headroom": headroom_section(history, verdicts, tokens),
         "has_verdicts": bool(verdicts),
         "refresh_seconds": refresh_seconds,
@@ -507,7 +516,7 @@ def _is_tested(history: History) -> bool:
     return bool(tested) and not history.selected_on_test
 
 
-def _scores_note(history: History) -> str:
+def _scores_note(history: History, intervals: Intervals) -> str:
     texts = [SELECTED_ON_TEST] if history.selected_on_test else []
     if _is_tested(history) and not history.known(BASE, TEST):
         texts.append("The base model was not scored on test.")
@@ -516,4 +525,6 @@ def _scores_note(history: History) -> str:
         texts.append("Scores are per cent of rows right, differences are points.")
     elif "accuracy" in units:
         texts.append("Accuracies are per cent of rows right, other metrics are in their own unit.")
-    return " ".join(texts)
+    if intervals.kinds():
+        texts.append("Beside the best: its 95 % interval.")
+    return " ".join([*texts, "From: the base model's score."])

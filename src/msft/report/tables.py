@@ -20,6 +20,8 @@ from msft.text import WIDTH, cut, in_markdown, label, plain
 Rank = Literal[0, 1, 2]
 """1 is the best, 2 the second best; 0 is everybody else."""
 
+Sign = Literal["", "up", "down"]
+
 MARKS: dict[Rank, str] = {0: " ", 1: "*", 2: "°"}
 LEGEND = "* best, ° second best, equal ones alike."
 
@@ -38,7 +40,7 @@ class Cell:
     more: str = ""
     value: Number | None = None
     difference: Number | None = None
-    sign: Literal["", "up", "down"] = ""
+    sign: Sign = ""
 
 
 EMPTY = Cell(NOTHING)
@@ -50,12 +52,14 @@ class TableRow:
 
     block: the name of the block, such as a model, that this line is in; a table has them all in
         one or each in some.
+    more: set small below the name on a page.
     """
 
     name: str
     cells: tuple[Cell, ...]
     apart: bool = False
     block: str = ""
+    more: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,7 @@ def hover(
     known = [each for each in zip(xs, ys, texts, strict=True) if not isnan(each[1])]
     if known:
         xs, ys, texts = zip(*known, strict=True)
-        (discs,) = axes.plot(xs, ys, "o", color="none", zorder=9, markersize=12, markeredgewidth=0)
+        discs = axes.scatter(xs, ys, s=144, facecolor=(0, 0, 0, 0), edgecolor="face", zorder=9)
         in_page(discs, texts, f"hover {css}".strip())
 
 
@@ -263,16 +263,18 @@ def log_axis_if_far(axes: "Axes", losses: Iterable[float]) -> None:
         axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
 
 
-def to_svg(figure: "Figure", key: str, description: str) -> str:
+def to_svg(figure: "Figure", key: str, description: str, pointer: bool = True) -> str:
     """The figure as an `<svg>` element for the page.
 
     key: unique in the page; the element's references within itself begin with it.
+    pointer: with the texts of `hover`; phones have no pointer.
     """
     buffer = StringIO()
     named: dict[str, _InPage] = {}
     for number, artist in enumerate(figure.findobj(lambda each: each in _IN_PAGE)):
         named[f"in-page-{number}"] = _IN_PAGE[artist]
         artist.set_gid(f"in-page-{number}")
+        artist.set_visible(pointer or not _IN_PAGE[artist].css.startswith("hover"))
     figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
     root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314  matplotlib's own
     texts = (text for element in root.iter() for text in element.attrib.values())
@@ -300,13 +302,15 @@ def to_svg(figure: "Figure", key: str, description: str) -> str:
 
 
 def _put(element: ElementTree.Element, here: _InPage) -> None:
-    """Class and texts into the element of an artist."""
+    """Class and texts into the element of an artist. Where a marker lies outside the figure, nobody
+    knows whose text is whose, and so none has one."""
     if here.css:
         element.set("class", here.css)
     markers = [each for each in element.iter() if each.tag == "use"]
     owners = markers if len(here.texts) > 1 else [element] * len(here.texts)
-    for owner, text in zip(owners, here.texts, strict=True):
-        ElementTree.SubElement(owner, "title").text = text
+    if len(owners) == len(here.texts):
+        for owner, text in zip(owners, here.texts, strict=True):
+            ElementTree.SubElement(owner, "title").text = text
     if here.css.startswith("hover"):  # the page's style has what they look like
         for each in element.iter():
             each.attrib.pop("style", None)
