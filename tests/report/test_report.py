@@ -153,9 +153,9 @@ def test_the_scores_say_what_happened_to_each_sub_dataset(folder: Path) -> None:
     text = page_of(write_report(folder)).text("scores")
     left = {each.name: epochs_to(history, each.checkpoint) for each in history.exclusions}
     assert left
-    for name in history.start.datasets:
+    for name, rows in history.start.datasets.items():
         what = f"left at epoch {epochs(left[name])}" if name in left else "stayed"
-        assert f"{name} 16 rows, {what} " in text
+        assert f"{name} {rows} rows, {what} " in text
     Case("sft").run(folder / "sft")
     text = page_of(write_report(folder / "sft")).text("scores")
     assert "left" not in text
