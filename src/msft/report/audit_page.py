@@ -54,7 +54,7 @@ MOST_NAMED, MOST_REASONS, MOST_OPEN = 6, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class AuditedDataset:
-    """What an audit says of a sub-dataset.
+    """The finding of an audit on one sub-dataset.
 
     validation, train: scores of its validation rows and of its own training rows, none of which
         the judge had seen.
@@ -119,7 +119,7 @@ def _badness(dataset: AuditedDataset) -> tuple[bool, float]:
 
 
 def read_audit(folder: Path) -> Audit:
-    """What an audit found. UsageError where it has not ended, LogError where a file is damaged."""
+    """The findings of an audit. UsageError before its end, LogError for a damaged file."""
     files = RunFolder(folder)
     if kind_of(files.audit) is None:
         raise UsageError(
@@ -316,7 +316,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _worst(spoiled: Sequence[AuditedDataset]) -> str:
-    """How bad the worst sub-dataset is."""
+    """The share of wrong answers, or the gap, of the worst sub-dataset."""
     worst = spoiled[0]
     if worst.wrong_share is not None:
         wrong = f"{100 * worst.wrong_share.value:.0f}\u00a0%"
@@ -341,7 +341,7 @@ def unclear_in_words(audit: Audit) -> list[str]:
 
 
 def doubt_in_words(suspect: Suspect, unit: Unit) -> str:
-    """How sure the judge is that the given answer is wrong, in words."""
+    """The doubt of the judge about the given answer, in words."""
     if suspect.doubt is None:
         return ""
     if unit != "accuracy":
@@ -554,7 +554,7 @@ def _numbers_table(audit: Audit) -> Table:
 
 
 def _estimate_of(dataset: AuditedDataset) -> Estimate | None:
-    """What is drawn of a sub-dataset."""
+    """The estimate that the figure shows: the share of wrong answers, else the gap."""
     return dataset.wrong_share or dataset.gap
 
 
@@ -619,7 +619,7 @@ def _draw_row(axes: "Axes", row: int, dataset: AuditedDataset) -> tuple[float, f
 
 
 def _title(dataset: AuditedDataset) -> str:
-    """What a pointer over a row of the figure says."""
+    """The text for a pointer over a row of the figure."""
     texts = [f"{dataset.name}: {VERDICTS[dataset.verdict]}"]
     if dataset.wrong_share:
         share = _with_interval(dataset.wrong_share, "accuracy")

@@ -255,7 +255,7 @@ def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> 
 
 
 def choice_text(history: History, summary: Mapping[str, Any]) -> str:
-    """How the reported checkpoint was chosen, and how long training went on."""
+    """The choice of the reported checkpoint, and the length of training."""
     best = history.best
     if best is None:
         return ""
@@ -286,7 +286,7 @@ def choice_text(history: History, summary: Mapping[str, Any]) -> str:
 
 
 def _is_continual(history: History) -> bool:
-    """Whether the epochs of the best are a mean over the stops and not the length of a path."""
+    """True where the epochs of the best are the mean of the stops, not the length of a path."""
     return history.start.method == "continual"
 
 
@@ -329,7 +329,7 @@ def score_table(history: History, intervals: Intervals) -> Table:
 
 
 def _what_happened(history: History, name: str) -> str:
-    """Where a sub-dataset left, or that it stayed where others left."""
+    """The epoch at which a sub-dataset left, or "stayed" where others left."""
     left = [epochs_to(history, each.checkpoint) for each in history.exclusions if each.name == name]
     if left:
         return f", left at epoch {epochs(left[0])}"
@@ -392,7 +392,7 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
 
 
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
-    """What the page says of the folder and of how to get the run again."""
+    """The folder, the settings and the versions: the parts of the page for a repetition."""
     method, folder = history.start.method, files.path.resolve().name
     recipe = shown_text(files.recipe) if kind_of(files.recipe) == FILE else None
     environments = read_environments(files.environment)
@@ -410,7 +410,7 @@ def _source(files: RunFolder, history: History) -> dict[str, Any]:
 def _content(
     history: History, verdicts: VerdictsByKey, tests: Tests, stopped: bool, folder: Path
 ) -> dict[str, Any]:
-    """What the log and the verdicts say, in the order of the page."""
+    """The parts of the page from the log and the verdicts, in the order of the page."""
     summary = summary_of(history, stopped)
     reports = TEST if report_split_of(folder) == "test" else history.selection
     branches, intervals = branches_of(history), Intervals(history, verdicts)
@@ -485,7 +485,7 @@ def _curves(
 
 
 def _band_text(kinds: set[str]) -> str:
-    """What the bands and intervals of this run are."""
+    """The kinds of this run's bands and intervals in words."""
     wilson = "Wilson's 95 % interval of the count"
     rows = "the middle 95 % of a bootstrap over rows"
     if kinds == {"counts", "rows"}:
@@ -494,7 +494,7 @@ def _band_text(kinds: set[str]) -> str:
 
 
 def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
-    """Which kinds of line the figures of this run have."""
+    """The kinds of line in the figures of this run."""
     return {
         "best": any(branch.to_best for branch in branches),
         "went_on": any(branch.went_on > branch.to_best for branch in branches),
@@ -511,7 +511,7 @@ def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
 
 
 def _is_tested(history: History) -> bool:
-    """Whether there are scores on test beside those that selected."""
+    """True where test scores stand beside those that selected."""
     tested = history.best and history.known(history.best, TEST)
     return bool(tested) and not history.selected_on_test
 

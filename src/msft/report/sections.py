@@ -1,4 +1,4 @@
-"""Which figures a run, a comparison or a pair of branches has, each as a section with its text."""
+"""The figures of a run, a comparison and a pair of branches, each as a section with its text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -78,7 +78,7 @@ class Table:
 
     @property
     def caption(self) -> str:
-        """All that stands with a table that is by itself."""
+        """The reading and the note together, for a table outside of a page."""
         return f"{self.reading} {self.note}".strip()
 
     @property

@@ -384,7 +384,7 @@ def draw_legend(figure: "Figure", entries: Sequence[Entry]) -> None:
 
 
 def _placed(entries: Sequence[Entry], width: float) -> list[tuple[float, int, str]]:
-    """Where each entry begins, its row, and its text cut to fit."""
+    """For each entry: x, row, and the text cut to fit."""
     longest = max(4, int((width - KEY) / (0.62 * SIZE)))
     x, row = 0.0, 0
     places: list[tuple[float, int, str]] = []

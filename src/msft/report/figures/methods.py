@@ -72,7 +72,7 @@ MOST_BARS = 3
 
 
 def score_text(comparison: Comparison) -> str:
-    """What the figure shows besides scores."""
+    """A sentence on the intervals and the axes of the figure of scores."""
     units = {comparison.unit((name,)) for name in comparison.names}
     alone = all(len(method.over(comparison.seeds)) == 1 for method in comparison.methods)
     texts = ["The lines are Wilson's 95 % intervals."] if alone and "accuracy" in units else []

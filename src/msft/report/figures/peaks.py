@@ -52,7 +52,7 @@ PEAK_ENTRIES = (
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Where the sub-datasets of the first roll-out peak, and where their mean does, in epochs."""
+    """The peaks of the sub-datasets and of their mean in the first roll-out, in epochs."""
 
     peaks: Mapping[str, float]
     mean: float

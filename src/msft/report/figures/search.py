@@ -52,7 +52,7 @@ _ROW, _PRESSED, _ENDS = 34, 5, 8
 
 
 class _StageRows:
-    """Where each roll-out stands, in pixels from the top."""
+    """The height of each roll-out's row, in pixels from the top."""
 
     def __init__(self, count: int) -> None:
         pressed = range(_ENDS, count - _ENDS) if count > MANY else range(0)
@@ -235,7 +235,7 @@ _STYLES: dict[tuple[str, bool], dict[str, Any]] = {
     (WENT_ON, True): {},
     (BEST, True): {},
 }
-"""How a part is drawn, by its colour and by whether the sub-dataset was trained there."""
+"""Line styles by the colour of a part and by whether the sub-dataset was in the mixture there."""
 
 _DASHES = {style: "1.2 2.4" if "linestyle" in options else "" for style, options in _STYLES.items()}
 
@@ -321,7 +321,7 @@ def _hover_scores(
     """Every tick says its score with its interval; in a long search, every tick on the path."""
     for branch in branches:
         ticks = range(0 if branch.number == 0 else 1, branch.ticks + 1)
-        if css or len(branches) > MANY:
+        if (css and len(branches) > 1) or len(branches) > MANY:
             ticks = range(ticks.start, branch.used + 1)
         texts = []
         for tick in ticks:
@@ -342,7 +342,7 @@ def together(
     intervals: Intervals,
     width: float,
 ) -> "Figure":
-    """The curves of all sub-datasets on the path that the search took, each in a colour; dotted
+    """The curves of all sub-datasets, without what a search rolled back, each in a colour; dotted
     where it is not in the mixture. A switch of the page hides the class of each, `d<place>`."""
     units = [*dict.fromkeys(history.unit_of(name) for name in names)]
     figure = new_figure(width, 280 * len(units))
@@ -358,8 +358,9 @@ def together(
         lines: dict[bool, Polyline] = {True: ([], []), False: ([], [])}
         for branch in branches:
             xs, ys = lines[name in history.stages[branch.number].asked.active]
-            xs.extend([*map(branch.at, range(branch.used + 1)), nan])
-            ys.extend([*heights.line(branch)[: branch.used + 1], nan])
+            last = branch.ticks if len(branches) == 1 else branch.used
+            xs.extend([*map(branch.at, range(last + 1)), nan])
+            ys.extend([*heights.line(branch)[: last + 1], nan])
         for trained, line in lines.items():
             style = "-" if trained else (0, (1, 2))
             in_page(axes.plot(*line, color=colour, linestyle=style, linewidth=1.8)[0], css=css)
