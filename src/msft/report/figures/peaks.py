@@ -196,8 +196,8 @@ def _draw_distances(axes: "Axes", found: Peaks, labels: Sequence[str]) -> None:
         ends, at = [found.peaks[name] for name in names], [shown[name] for name in names]
         axes.hlines(at, found.mean, ends, color=colour, linewidth=8)
         axes.plot(ends, at, "o", markersize=7, color=colour, markeredgecolor=PAPER)
-        peak = f"; the mean peaks at epoch {epochs(found.mean)}"
-        hover(axes, ends, at, [f"{n} peaks at epoch {epochs(found.peaks[n])}{peak}" for n in names])
+        mean = f"; the mean peaks at epoch {epochs(found.mean)}"
+        hover(axes, ends, at, [f"{n} peaks at epoch {epochs(found.peaks[n])}{mean}" for n in names])
     for name, row in shown.items():
         peak = found.peaks[name]
         beside(axes, (peak, row), epochs(found.distance(name)), peak >= found.mean, gap=8)

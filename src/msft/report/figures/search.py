@@ -366,9 +366,11 @@ def together(
             in_page(axes.plot(*line, color=colour, linestyle=style, linewidth=1.8)[0], css=css)
             losses += line[1] if history.unit_of(name) == "nll" else []
         if name in left:
-            end = ([epochs_to(history, left[name].checkpoint)],)
-            end += ([heights.where_left(branches, left[name])],)
-            in_page(axes.plot(*end, "o", color=colour, markersize=9)[0], css=css)
+            x, y = (
+                epochs_to(history, left[name].checkpoint),
+                heights.where_left(branches, left[name]),
+            )
+            in_page(axes.plot([x], [y], "o", color=colour, markersize=9)[0], css=css)
         _hover_scores(axes, history, branches, name, heights, intervals, css)
     for unit, axes in panels.items():
         _best_line(axes, history)
