@@ -640,7 +640,7 @@ def test_losses_against_sft_are_drawn_as_losses(folder: Path) -> None:
     comparisons = comparisons_of(runs)
     with drawing():
         sizes = size_figure(comparisons, WIDE).axes[0]
-        gained = gains_figure(comparisons[1], WIDE).axes[0]
+        gained = gains_figure(comparisons[1], gains(comparisons[1]), WIDE).axes[0]
     assert [bar.get_width() for _, bar in bars(sizes)] == pytest.approx([-3.5, 1.0])
     assert {colour for colour, _ in bars(sizes)} == {BEST}, "mSFT's colour, as in other figures"
     assert {"−3.5", "+1.0"} <= {text.get_text() for text in sizes.texts}
@@ -709,7 +709,7 @@ def test_gains_fall_from_the_highest_of_msft_wherever_it_stands(folder: Path) ->
     paths = [scored(folder / m, m, *r) for m, r in right.items()]
     (comparison,) = comparisons_of(compared_runs(paths))
     with drawing():
-        figure = gains_figure(comparison, WIDE)
+        figure = gains_figure(comparison, gains(comparison), WIDE)
     found = by_row(figure.axes[0])
     assert [*found] == ["mean", "b", "c", "a"]
     assert {name: {colour: bar[1] for colour, bar in found[name].items()} for name in found} == {

@@ -25,7 +25,7 @@ from msft.run.folder import (
 from msft.run.history import History, adapter_of
 from msft.run.rows import Sample, SamplesByName, read_samples
 from msft.search.rollout import BASE
-from msft.text import counted, duration, masked, plain, si
+from msft.text import SELECTED_ON_TEST, counted, duration, masked, plain, si
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -48,21 +48,20 @@ class Section:
     draw: Callable[[float], "Figure"]
 
 
-def marked(sections: Sequence[Section], mark: str, but_for: Collection[str] = ()) -> list[Section]:
-    """Sections whose texts and figures begin with a mark; of no mark, as they are.
+WITHOUT_SCORES = ("loss", "flops", "disk", "rows")
+"""Beginnings of the keys of figures that show no score and nothing that scores chose."""
 
-    but_for: beginnings of the keys of those that show no scores.
-    """
-    if not mark:
-        return [*sections]
+
+def marked(sections: Sequence[Section], on_test: bool) -> list[Section]:
+    """Sections whose texts and figures say that test rows selected, where they did."""
 
     def drawn(section: Section, width: float) -> "Figure":
-        return with_mark(section.draw(width), mark)
+        return with_mark(section.draw(width), SELECTED_ON_TEST)
 
     return [
-        each
-        if each.key.startswith((*but_for,))
-        else replace(each, text=f"{mark} {each.text}".strip(), draw=partial(drawn, each))
+        replace(each, text=f"{SELECTED_ON_TEST} {each.text}".strip(), draw=partial(drawn, each))
+        if on_test and not each.key.startswith(WITHOUT_SCORES)
+        else each
         for each in sections
     ]
 

@@ -135,14 +135,6 @@ def _falling(values: Mapping[str, Number | None]) -> list[str]:
     return sorted(values, key=lambda name: inf if (value := values[name]) is None else -value)
 
 
-def gains_figure(comparison: Comparison, width: float) -> "Figure":
-    """Fig. 7: the gain over SFT on each sub-dataset, sorted, and on their mean.
-
-    Where metrics are mixed there is no mean: its gains are over the base model.
-    """
-    return _gains_drawn(comparison, gains(comparison), width)
-
-
 def group_gains(comparison: Comparison) -> dict[str, list[float | None]]:
     """Per group of sub-datasets the gain of each method other than SFT, on its mean."""
     return {
@@ -151,14 +143,14 @@ def group_gains(comparison: Comparison) -> dict[str, list[float | None]]:
     }
 
 
-def group_gains_figure(comparison: Comparison, width: float) -> "Figure":
-    """Fig. 7 as the paper draws it: the gain over SFT on each group of sub-datasets."""
-    return _gains_drawn(comparison, group_gains(comparison), width)
-
-
-def _gains_drawn(
+def gains_figure(
     comparison: Comparison, table: Mapping[str, Sequence[float | None]], width: float
 ) -> "Figure":
+    """Fig. 7: gains over SFT, and the gain on the mean. table: `gains` of sub-datasets, or
+    `group_gains` as in the paper.
+
+    Where metrics are mixed there is no mean: its gains are over the base model.
+    """
     unit, names, rows = comparison.unit(), [*table], [*table.values()]
     if unit is not None:
         names = ["mean", *names]
