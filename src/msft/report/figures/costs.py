@@ -117,8 +117,8 @@ def loss(history: History, branches: Sequence[Branch], steps: StepLosses, width:
     entries = entries if any(moving) else []
     top = legend_height(entries, width)
     figure = new_figure(width, top + 300)
-    axes = add_axes(figure, 48, 12, top + 12, 118)
-    below = add_axes(figure, 48, 12, top + 206, 44, sharex=axes)
+    axes = add_axes(figure, 56, 12, top + 12, 118)
+    below = add_axes(figure, 56, 12, top + 206, 44, sharex=axes)
     for branch, places in zip(branches, moving, strict=True):
         shown = thinned(places)
         at = [branch.trained_at(0) + place / branch.per_epoch for place, _ in shown]
