@@ -40,6 +40,7 @@ from msft.report.page import (
     Section,
     embedded,
     facts_of,
+    marked,
     page_sections,
     run_samples,
     write_page,
@@ -457,7 +458,8 @@ def _together(history: History, branches: list[Branch], intervals: Intervals) ->
     if not 1 < len(names) <= SWITCHES:
         return []
     draw = partial(search.together, history, branches, names, intervals)
-    return [Section("together", "Scores of all sub-datasets over the epochs on the path", "", draw)]
+    title = "Scores of all sub-datasets over the epochs on the path"
+    return marked([Section("together", title, "", draw)], history.selected_on_test)
 
 
 CURVE_ENDS = 6
