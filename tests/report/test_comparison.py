@@ -888,7 +888,7 @@ def test_a_cell_in_every_format() -> None:
 
 def test_the_page_marks_and_is_self_contained(three: Comparison, tmp_path: Path) -> None:
     page = write_files(report_of([three]), tmp_path)[0].read_text()
-    assert '<td class="n plain"><b>55.0</b> <small class="quiet">+5.0</small></td>' in page
+    assert '<b>55.0</b> <small class="quiet">+5.0</small>' in page
     assert '<td class="n plain"><u>50.0</u></td>' in page
     assert "<script" not in page
     assert not re.search(r"""(src|href)="(?!\./|#)""", page)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,11 @@ from msft.report.figures.chart import (
     WIDE,
     Panel,
     Series,
+    add_axes,
     drawing,
     horizontal_dots,
+    log_axis_if_far,
+    new_figure,
 )
 from msft.report.figures.costs import losses_figure, thinned
 from msft.report.figures.methods import (
@@ -217,6 +220,17 @@ def test_copies_on_disk_with_their_mean_the_bounds_and_the_roll_outs(searched: P
     assert "paper's mean, (N + 5)/2 = 4" in legend
     assert "paper's most, N + 1 = 4" in legend
     assert "held (disk_policy: lean)" in legend
+
+
+@pytest.mark.parametrize(
+    ("losses", "scale"),
+    [([1.0, 8.1], "log"), ([1.0, 8.0], "linear"), ([0.0, 9.0], "linear"), ([nan], "linear")],
+)
+def test_losses_that_are_far_apart_have_a_logarithmic_axis(losses: list[float], scale: str) -> None:
+    axes = add_axes(new_figure(WIDE, 200), 40, 10, 10, 40)
+    axes.plot(losses)
+    log_axis_if_far(axes, [*losses, nan])
+    assert axes.get_yscale() == scale
 
 
 def test_with_few_evaluations_a_stage_the_mean_bound_is_the_papers_sum(folder: Path) -> None:
@@ -626,7 +640,7 @@ def test_losses_against_sft_are_drawn_as_losses(folder: Path) -> None:
     comparisons = comparisons_of(runs)
     with drawing():
         sizes = size_figure(comparisons, WIDE).axes[0]
-        gained = gains_figure(comparisons[1], WIDE).axes[0]
+        gained = gains_figure(comparisons[1], gains(comparisons[1]), WIDE).axes[0]
     assert [bar.get_width() for _, bar in bars(sizes)] == pytest.approx([-3.5, 1.0])
     assert {colour for colour, _ in bars(sizes)} == {BEST}, "mSFT's colour, as in other figures"
     assert {"−3.5", "+1.0"} <= {text.get_text() for text in sizes.texts}
@@ -695,7 +709,7 @@ def test_gains_fall_from_the_highest_of_msft_wherever_it_stands(folder: Path) ->
     paths = [scored(folder / m, m, *r) for m, r in right.items()]
     (comparison,) = comparisons_of(compared_runs(paths))
     with drawing():
-        figure = gains_figure(comparison, WIDE)
+        figure = gains_figure(comparison, gains(comparison), WIDE)
     found = by_row(figure.axes[0])
     assert [*found] == ["mean", "b", "c", "a"]
     assert {name: {colour: bar[1] for colour, bar in found[name].items()} for name in found} == {

@@ -20,6 +20,7 @@ from msft.report.findings import (
     findings_content,
     findings_of,
     growth_of,
+    next_steps,
     shortfall_of,
     stage_tests,
 )
@@ -614,6 +615,34 @@ def test_a_stage_is_tested_once() -> None:
     first = findings_of(history, rows_of(history), known=known)
     again = findings_of(history, none(history), known=known)
     assert again.departures == first.departures
+
+
+def test_what_to_do_next_follows_from_the_findings() -> None:
+    def commands(history: Any, found: Findings, stopped: bool = False) -> list[str]:
+        steps = next_steps(history, found, stopped, 1e-3)
+        return [command.split(" --")[0] for _, command in steps]
+
+    def run(method: str, ended: bool = True) -> Any:
+        return SimpleNamespace(start=SimpleNamespace(method=method), ended=ended or None)
+
+    sure, unsure = (
+        Departure(
+            "a", 0, "accuracy", Fall((3, 3), 0.3, 0.1, 0.01, sure, "above"), 0.01, None, False
+        )
+        for sure in (True, False)
+    )
+    whole = ["msft chat .", "msft compare recipe.yaml"]
+    assert commands(run("sft"), Findings()) == whole
+    assert commands(run("msft"), Findings((unsure,))) == whole
+    assert commands(run("msft"), Findings((sure,))) == ["msft audit recipe.yaml", *whole]
+    assert commands(run("replay"), Findings()) == whole[:1]
+    lower = commands(run("sft"), Findings(growth=Growth(0, 3, 1.0, 2.0), base_is_best=True))
+    assert lower == ["msft train recipe.yaml", "msft validate recipe.yaml", whole[1]]
+    assert commands(run("sft"), Findings(unlearned=("a",)))[0] == "msft validate recipe.yaml"
+    assert commands(run("msft", ended=False), Findings()) == []
+    assert commands(run("msft", ended=False), Findings(), stopped=True) == [
+        "msft train recipe.yaml"
+    ]
 
 
 def test_a_run_without_anything_to_say() -> None:

@@ -26,7 +26,6 @@ from msft.report.figures.methods import (
     gains,
     gains_figure,
     group_gains,
-    group_gains_figure,
     parts_figure,
     score_figure,
     score_text,
@@ -363,7 +362,7 @@ def test_gains_of_groups_are_those_of_their_means(folder: Path) -> None:
     found = group_gains(comparison)
     assert found == {"first": [pytest.approx(3.0)], "second": [pytest.approx(-1.0)]}
     (section,) = (s for s in comparison_figures(runs) if s.key == "groups")
-    drawn = group_gains_figure(comparison, WIDE)
+    drawn = gains_figure(comparison, found, WIDE)
     texts = [text.get_text() for text in drawn.axes[0].texts]
     assert [text for text in texts if text.isalpha()] == ["mean", "first", "second"]
     widths = sorted(
@@ -389,7 +388,7 @@ def test_gains_of_losses_are_turned_and_mixed_ones_are_relative(folder: Path) ->
         assert whole == pytest.approx(0.25 if name == "nll" else 25 / 3)  # of 3.0, the base model's
         sections = comparison_figures(runs)
         assert ("parts" in keys(sections)) == (name == "nll")
-        drawn = gains_figure(comparison, WIDE)
+        drawn = gains_figure(comparison, gains(comparison), WIDE)
         texts = [text.get_text() for text in drawn.axes[0].texts]
         assert [text for text in texts if text.isalpha()] == (
             ["mean", "a", "b"] if name == "nll" else ["a", "b"]

@@ -16,12 +16,12 @@ import msft
 from mortal import Case, quick_folder
 from msft.errors import UsageError
 from msft.report import comparison_text, write_comparison, write_report
+from msft.report.branches import epochs_to
 from msft.report.compare.comparison import comparison_of_each
 from msft.report.compare.runs import compared_runs
 from msft.report.compare.statistics import RecordedRows, paired, sign_test, wilson
 from msft.report.comparison_tables import dataset_tables
 from msft.report.findings import stage_tests
-from msft.report.page import Folded, folded
 from msft.report.wording import difference, number
 from msft.run.environment import read_environments, record_environment, versions
 from msft.run.history import History
@@ -43,10 +43,10 @@ from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId
 from msft.store.store import Disk
 from msft.testing import Learner, simulate
-from msft.text import label, si
+from msft.text import epochs, label, si
 
 HOSTILE = '<script>alert("1")</script>$x^2$'
-SECTIONS = ("scores", "decisions", "timeline", "curves", "loss", "flops", "disk", "settings")
+SECTIONS = ("scores", "curves", "timeline", "decisions", "loss", "flops", "disk", "settings")
 VOID = {"meta", "br", "link", "img", "input", "hr", "wbr"}
 
 
@@ -146,6 +146,47 @@ def test_every_method_gets_a_report_with_all_sections(method: str, folder: Path)
         between = page.html.split(f'<section id="{section}">')[1].split("</section>")[0]
         assert "<svg" in between
         assert ("<summary><h2>" in between) == (section in ("loss", "flops", "disk"))
+
+
+def test_the_scores_say_what_happened_to_each_sub_dataset(folder: Path) -> None:
+    history = Case("msft", {"max_stages": 2}).run(folder)
+    text = page_of(write_report(folder)).text("scores")
+    left = {each.name: epochs_to(history, each.checkpoint) for each in history.exclusions}
+    assert 0 < len(left) < len(history.start.datasets)
+    for name, rows in history.start.datasets.items():
+        what = f"left at epoch {epochs(left[name])}" if name in left else "stayed"
+        assert f"{name} {rows} rows, {what} " in text
+    Case("sft").run(folder / "sft")
+    text = page_of(write_report(folder / "sft")).text("scores")
+    assert "left" not in text
+    assert "stayed" not in text
+
+
+def test_the_page_says_what_to_do_next_where_there_is_a_recipe(folder: Path) -> None:
+    Case("msft").run(folder)
+    assert "next" not in page_of(write_report(folder)).texts
+    (folder / "recipe.yaml").write_text("method: msft\n")
+    page = page_of(write_report(folder))
+    assert "msft chat ." in page.text("next")
+    command = "msft compare recipe.yaml --methods sft,msft --seeds 20,21,22 --out ../compare"
+    assert f"Test mSFT against SFT over several seeds. {command}" in page.text("next")
+
+
+def test_a_pointer_is_told_the_score_of_every_tick(folder: Path) -> None:
+    """Once in the figure of all and once in its own; phones have no pointer."""
+    history = Case("msft").run(folder)
+    page = page_of(write_report(folder))
+    for stage in history.stages:
+        for point in stage.points:
+            score = number(point.scores["a"].value, "accuracy")
+            said = re.findall(
+                rf"<title>a, epoch [\d.]+, {point.checkpoint}: ({score})\u00a0% \(", page.html
+            )
+            assert 1 <= len(said) <= 2, "what was rolled back is in its own figure alone"
+            mean = number(history.mean(point.checkpoint), "accuracy")
+            assert re.search(rf"<title>stage \d, .*?, {point.checkpoint}: mean {mean}", page.html)
+    narrow = "".join(re.findall(r'<div class="narrow">(.*?)</div>', page.html, re.DOTALL))
+    assert "<title>" not in narrow.replace("<title>training", "").replace("<title>eval", "")
 
 
 def test_the_decision_table_says_who_left_where_and_how_sure_that_is(folder: Path) -> None:
@@ -255,7 +296,7 @@ def test_a_log_with_at_most_the_base_models_scores(method: str, folder: Path) ->
         page = page_of(write_report(folder))
         assert_self_contained(page)
         assert "Nothing has been decided yet" in page.text("decisions")
-        assert (f"a {base} {base}" in page.text("scores")) == (events == 3)
+        assert (f"{base} ±0.0 from {base}" in page.text("scores")) == (events == 3)
 
 
 def test_a_folder_that_is_none_is_refused(folder: Path) -> None:
@@ -292,7 +333,7 @@ def test_losses_and_own_metrics_are_not_taken_for_shares(folder: Path) -> None:
     assert "SFT reached 2.000 nats on test, ±0.000 nats against the base model" in page.text()
     assert "1.500 nats on validation (−0.500 nats)" in page.text()
     assert "lower is better" in page.text()
-    assert "a 2.000 1.500 −0.500 2.000 2.000 +0.500 – 8" in page.text("scores")
+    assert "a 8 rows 1.500 −0.500 from 2.000 2.000 from 2.000" in page.text("scores")
     assert "95 %" not in page.text("curves")  # there are no rows to draw from
     mixed = written(
         folder / "mixed",
@@ -302,7 +343,7 @@ def test_losses_and_own_metrics_are_not_taken_for_shares(folder: Path) -> None:
     page = page_of(write_report(mixed))
     assert_self_contained(page)
     assert "+0.317 over the base model on validation" in page.text()
-    assert "b 50.0 70.0 +20.0 50.0 50.0 −20.0 39.7 to 89.2 8" in page.text("scores")
+    assert "b 8 rows 70.0 39.7 to 89.2 +20.0 from 50.0 50.0 from 50.0" in page.text("scores")
 
 
 def test_losses_get_a_band_from_their_rows(folder: Path) -> None:
@@ -313,7 +354,7 @@ def test_losses_get_a_band_from_their_rows(folder: Path) -> None:
     (losses / "verdicts.jsonl").write_text(json.dumps(line) + "\n")
     page = page_of(write_report(losses))
     assert "the middle 95 % of a bootstrap over rows" in page.text("curves")
-    found = re.search(r"a 0\.500 0\.300 .* (\d\.\d+) to (\d\.\d+) 8", page.text("scores"))
+    found = re.search(r"a 8 rows 0\.300 (\d\.\d+) to (\d\.\d+) ", page.text("scores"))
     assert found
     mean = sum(rows) / len(rows)
     deviation = (sum((row - mean) ** 2 for row in rows) / len(rows)) ** 0.5
@@ -348,11 +389,6 @@ def test_versions_name_python_and_every_package() -> None:
     assert found["msft"] == msft.__version__
     assert found.keys() >= {"python", "system", "torch", "transformers", "safetensors"}
     assert versions(["peft"]).keys() - found.keys() == {"peft"}
-
-
-def test_long_lists_keep_their_ends() -> None:
-    assert folded([*range(9)], 3) == Folded([*range(9)])
-    assert folded([*range(10)], 3) == Folded([0, 1, 2], [3, 4, 5, 6], [7, 8, 9])
 
 
 def test_the_sign_test_agrees_with_numbers_worked_out_by_hand() -> None:

@@ -33,7 +33,7 @@ ATTACK = "<img src=x onerror=\"document.title='owned'\">"
 FETCH = "<img src='http://trap.example/a.png'><link rel=stylesheet href='//trap.example/b.css'>"
 SCRIPT = "</code></style></svg></title><script>document.title='owned'</script>"
 HOSTILE = (ATTACK, FETCH, SCRIPT)
-SECTIONS = ("scores", "decisions", "timeline", "curves", "loss", "flops", "disk", "settings")
+SECTIONS = ("scores", "curves", "timeline", "decisions", "loss", "flops", "disk", "settings")
 
 LOOK = """<!doctype html><body style="margin:0"><script>
 function look(frame) {
@@ -64,6 +64,11 @@ function look(frame) {
     const box = one.getBoundingClientRect();
     return {top: box.top, right: box.right};
   }));
+  const shown = () => [0, 1].map(number => [...page.querySelectorAll(".d" + number)]
+    .filter(one => one.getClientRects().length).length);
+  seen.on = shown();
+  page.querySelectorAll("#on0").forEach(one => one.click());
+  seen.off = shown();
   seen.fetched = frame.contentWindow.performance.getEntriesByType("resource").map(e => e.name);
   const out = document.createElement("pre");
   out.id = "seen";
@@ -248,7 +253,7 @@ def test_every_section_shows_its_data(run: tuple[History, Path], site: Site) -> 
         assert mean in found["sentence"]
     names = [*history.start.datasets]
     left = [name for stage in history.stages for name, _ in stage.excluded]
-    assert sections["curves"]["drawn"] == len(names)
+    assert sections["curves"]["drawn"] == 1 + len(names)
     assert all(name in sections["curves"]["text"] for name in names)
     for section in ("timeline", "loss", "flops", "disk"):
         assert sections[section]["drawn"] == 1  # the wide one or the narrow one, never both
@@ -261,11 +266,22 @@ def test_every_section_shows_its_data(run: tuple[History, Path], site: Site) -> 
     assert "evals_per_epoch" in sections["settings"]["text"]
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_sub_dataset_is_switched_off_and_the_others_stay(
+    run: tuple[History, Path], site: Site, width: int
+) -> None:
+    """Line, discs and its own figure; without a script of the page."""
+    found = seen(run[1], site, width)
+    assert found["elements"]["input"] == len(run[0].start.datasets)
+    assert all(count > 1 for count in found["on"])
+    assert found["off"] == [0, found["on"][1]]
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_phone_does_not_scroll_sideways(
     run: tuple[History, Path], hostile: Path, site: Site, dark: bool
 ) -> None:
-    """Nor does the page of a comparison, whose tables scroll in their own boxes."""
+    """Nor does the page of a comparison, whose wide tables are cards there."""
     place = run[1].parent.parent
     compared = write_comparison([run[1].parent, hostile.parent], place / "compared.html")
     for page in (compared if dark else run[1], hostile):
@@ -276,7 +292,7 @@ def test_a_phone_does_not_scroll_sideways(
         drawn = "figure-scores" if page == compared else "timeline"
         assert found["sections"][drawn]["drawn"] == 1
         if page == compared:
-            assert any(table["wide"] > table["room"] for table in found["tables"])
+            assert all(table["wide"] <= table["room"] for table in found["tables"])
 
 
 def test_the_page_of_an_audit_fits_a_phone_and_keeps_text_as_text(audit: Path, site: Site) -> None:

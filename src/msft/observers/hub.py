@@ -73,7 +73,7 @@ def _is_there(recipe: Recipe, folder: RunFolder, best: str) -> bool:
 
 
 def _uploaded(folder: RunFolder) -> dict[str, Any]:
-    """What `hub.json` says; nothing where there is none, or one that cannot be read."""
+    """The content of `hub.json`; empty without a readable one."""
     try:
         return dict(json.loads(read_text(folder.hub))) if kind_of(folder.hub) else {}
     except DAMAGED:

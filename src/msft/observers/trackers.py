@@ -75,7 +75,7 @@ Values = dict[str, float | str]
 
 
 class Tracker(Protocol):
-    """What is asked of Accelerate's `GeneralTracker`."""
+    """The methods of Accelerate's `GeneralTracker` that are called."""
 
     def log(self, values: Values, step: int) -> None: ...
 
@@ -84,7 +84,7 @@ class Tracker(Protocol):
 
 @dataclass(slots=True)
 class Told:
-    """How far a tracker was told.
+    """The events and steps that a tracker has.
 
     events: lines of the log.
     step: the last step of a training loss.
@@ -235,7 +235,7 @@ class Trackers:
         return [(name, self._told[name]) for name in self._trackers]
 
     def _tell(self, name: str, values: Values, step: int) -> bool:
-        """Whether it was told; nothing to tell is told."""
+        """True if the tracker has the values; no values count as told."""
         if name not in self._trackers:
             return False
         return not values or self._safely(name, lambda: self._trackers[name].log(values, step=step))
@@ -294,7 +294,7 @@ def _scores(history: History, event: PointEvent | ScoresEvent, split: str) -> Va
 
 
 def read_told(memory: Path) -> dict[str, Told]:
-    """How far each tracker was told; nothing where the file is missing or damaged."""
+    """The record of each tracker; empty for a missing or damaged file."""
     try:
         raw = json.loads(read_text(memory))
         return {str(name): Told(**told) for name, told in raw.items()}
@@ -411,7 +411,7 @@ def _trackio(folder: Path, config: Mapping[str, Any], told: Told) -> Any:
 
 
 def _mlflow(folder: Path, config: Mapping[str, Any], told: Told) -> Tracker:
-    """Where MLFLOW_TRACKING_URI says, in the experiment that MLFLOW_EXPERIMENT_NAME names."""
+    """A run of MLflow at MLFLOW_TRACKING_URI, in the experiment of MLFLOW_EXPERIMENT_NAME."""
     tracker = _made(
         "mlflow", experiment_name=PROJECT, run_name=folder.name, logging_dir=None, run_id=told.run
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import exp, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from msft.errors import LogError, UsageError
 from msft.files import DAMAGED, kind_of, open_to_read, read_bytes, read_text
@@ -19,12 +19,12 @@ from msft.report.figures.chart import (
     PAPER,
     Entry,
     beside,
+    in_page,
     rows_of,
     stacked_axes,
-    with_title,
 )
 from msft.report.page import RunOnDisk, Section, facts_of, page_sections, write_page
-from msft.report.tables import EMPTY, Cell, Table, TableRow
+from msft.report.tables import EMPTY, Cell, Sign, Table, TableRow
 from msft.report.wording import NOTHING, Unit, difference, number, points
 from msft.run.folder import RunFolder, read_history
 from msft.run.history import History, flops_of
@@ -54,7 +54,7 @@ MOST_NAMED, MOST_REASONS, MOST_OPEN = 6, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class AuditedDataset:
-    """What an audit says of a sub-dataset.
+    """The finding of an audit on one sub-dataset.
 
     validation, train: scores of its validation rows and of its own training rows, none of which
         the judge had seen.
@@ -119,7 +119,7 @@ def _badness(dataset: AuditedDataset) -> tuple[bool, float]:
 
 
 def read_audit(folder: Path) -> Audit:
-    """What an audit found. UsageError where it has not ended, LogError where a file is damaged."""
+    """The findings of an audit. UsageError before its end, LogError for a damaged file."""
     files = RunFolder(folder)
     if kind_of(files.audit) is None:
         raise UsageError(
@@ -316,7 +316,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _worst(spoiled: Sequence[AuditedDataset]) -> str:
-    """How bad the worst sub-dataset is."""
+    """The share of wrong answers, or the gap, of the worst sub-dataset."""
     worst = spoiled[0]
     if worst.wrong_share is not None:
         wrong = f"{100 * worst.wrong_share.value:.0f}\u00a0%"
@@ -341,7 +341,7 @@ def unclear_in_words(audit: Audit) -> list[str]:
 
 
 def doubt_in_words(suspect: Suspect, unit: Unit) -> str:
-    """How sure the judge is that the given answer is wrong, in words."""
+    """The doubt of the judge about the given answer, in words."""
     if suspect.doubt is None:
         return ""
     if unit != "accuracy":
@@ -366,14 +366,14 @@ def excluded_file(folder: Path) -> str:
 # The page.
 
 COLOURS: Mapping[Verdict, str] = {"spoiled": LEFT, "cannot_tell": MUTED, "fine": GREEN}
-_SIGNS: Mapping[Verdict, Literal["", "up", "down"]] = {"spoiled": "down", "fine": "up"}
+_SIGNS: Mapping[Verdict, Sign] = {"spoiled": "down", "fine": "up"}
 _LEAST_SHARE, _MOST_SHARE = -25.0, 100.0
 """Per cent between which shares are drawn; intervals of very few rows go beyond."""
 _ROW, _VALUES = 30, 74
 """Pixels: of a sub-dataset, and of the values right of the axes."""
 
 
-def write_audit_page(folder: Path, refresh_seconds: int | None = None) -> Path:
+def write_audit_page(folder: Path, refresh_seconds: int | None) -> Path:
     """Write `report.html` of an audit; of one that has not ended yet, a short one.
 
     refresh_seconds: as of `write_report`.
@@ -554,7 +554,7 @@ def _numbers_table(audit: Audit) -> Table:
 
 
 def _estimate_of(dataset: AuditedDataset) -> Estimate | None:
-    """What is drawn of a sub-dataset."""
+    """The estimate that the figure shows: the share of wrong answers, else the gap."""
     return dataset.wrong_share or dataset.gap
 
 
@@ -614,12 +614,12 @@ def _draw_row(axes: "Axes", row: int, dataset: AuditedDataset) -> tuple[float, f
     edge = axes.get_yaxis_transform()
     beside(axes, (1, row), text, gap=10, size=11.5, colour=colour, within=edge)
     band = axes.axhspan(row - 0.5, row + 0.5, color=PAPER, alpha=0, zorder=10)
-    with_title(band, _title(dataset))
+    in_page(band, [_title(dataset)])
     return low, high
 
 
 def _title(dataset: AuditedDataset) -> str:
-    """What a pointer over a row of the figure says."""
+    """The text for a pointer over a row of the figure."""
     texts = [f"{dataset.name}: {VERDICTS[dataset.verdict]}"]
     if dataset.wrong_share:
         share = _with_interval(dataset.wrong_share, "accuracy")

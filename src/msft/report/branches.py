@@ -11,7 +11,7 @@ from msft.search.rollout import BASE, CheckpointId, place_of
 
 
 def is_derived(history: History) -> bool:
-    """Whether the rule looks at something else than the score of each tick."""
+    """True where the rule compares smoothed scores or probabilities, not the scores themselves."""
     rule = history.rule
     return bool(rule.smooth) or rule.by != "score"
 
@@ -34,7 +34,7 @@ def deciding_curve(history: History, number: int, name: str) -> list[Number | No
 
 
 def deciding_words(history: History) -> str:
-    """What the curve is, in words."""
+    """The name of the deciding curve."""
     rule = history.rule
     what = "score" if rule.by == "score" else "probability of the right choice"
     return f"the {what} averaged over {2 * rule.smooth + 1} ticks" if rule.smooth else f"the {what}"
@@ -133,7 +133,7 @@ def branches_of(history: History) -> list[Branch]:
 
 
 def head_of(history: History) -> CheckpointId:
-    """Where the search stands: the last decision's checkpoint, or the end of what is running."""
+    """The head of the search: the last decision's checkpoint, else the end of the last roll-out."""
     if not history.stages:
         return BASE
     last = history.stages[-1]
@@ -148,6 +148,6 @@ def epochs_to(history: History, checkpoint: CheckpointId) -> float:
 
 
 def rolled_back(history: History, number: int) -> bool:
-    """Whether the next roll-out began elsewhere than where this one ended."""
+    """True where the next roll-out does not begin at the end of this one."""
     this, following = history.stages[number], history.stages[number + 1]
     return place_of(following.asked.start) != (number, this.ticks)

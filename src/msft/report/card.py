@@ -82,12 +82,12 @@ def card_of(
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether the hub takes it for a model: it refuses cards that name another base."""
+    """True for the name of a hub model: the hub refuses cards with another base."""
     return _NAME.fullmatch(model) is not None and not Path(model).exists()
 
 
 def _kind(history: History, model: str, four_bit: bool, fp8: bool) -> str:
-    """What an adapter is, and how it is read."""
+    """A paragraph on the adapter and on how to load it."""
     text = (
         f"It is a LoRA adapter of {adapter_of(history):,} weights beside the "
         f"{history.start.num_parameters:,} of {in_markdown(model)}, which did not change. With "
@@ -108,7 +108,7 @@ def _kind(history: History, model: str, four_bit: bool, fp8: bool) -> str:
 
 
 def _origin(history: History, summary: dict[str, Any]) -> str:
-    """Where in the run this model is from."""
+    """The place of this checkpoint in the run."""
     best = summary["best"]
     text = f"Checkpoint `{best['checkpoint']}` of a run with seed {summary['seed']}"
     text += f" ({summary['status']}), "
@@ -134,7 +134,7 @@ def _origin(history: History, summary: dict[str, Any]) -> str:
 
 
 def _departures(history: History, found: Findings) -> list[str]:
-    """Who left on the way to this checkpoint; what happened after it is of no concern to it."""
+    """The exclusions on the way to this checkpoint; later ones have no part in it."""
     left = history.path_exclusions(history.best or BASE)
     if not left:
         return []

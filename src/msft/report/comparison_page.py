@@ -1,5 +1,5 @@
-"""What `msft compare` and `msft report A B` write and print: every table and figure that these
-runs can fill, as a page, on the terminal, and in three formats for other programs.
+"""The output of `msft compare` and `msft report A B`: every table and figure that these runs can
+fill, as a page, on the terminal, and in three formats for other programs.
 
 The page says everything once: first who is better on what, how sure that is and what it cost, and
 the rest folded. Files for other programs have every table whole.
@@ -106,7 +106,7 @@ class Margin:
 
     @property
     def sure(self) -> bool:
-        """Whether the interval leaves out 0 and p is small."""
+        """True where the interval leaves out 0 and p is small."""
         if self.interval is None or self.p is None:
             return False
         low, high = self.interval
@@ -266,7 +266,7 @@ def _of_some(comparison: Comparison, method: MethodRuns, other: MethodRuns) -> s
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """What to know before reading a table."""
+    """Sentences to read before a table."""
     unit = comparison.unit()
     chose, again = comparison.selection, comparison.split == comparison.selection
     found = [
@@ -316,7 +316,7 @@ _AFTER: tuple[Callable[[Comparison], Table | None], ...] = (
 
 
 def tables_of(comparison: Comparison) -> list[Table]:
-    """All that say something about this comparison, in the order in which they are read."""
+    """The tables that this comparison can fill, in the order in which they are read."""
     first = [*main_tables(comparison), honesty_table(comparison), *dataset_tables(comparison)]
     made = [*first, *(make(comparison) for make in _AFTER)]
     return [table for table in made if table is not None]
@@ -324,7 +324,7 @@ def tables_of(comparison: Comparison) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonReport:
-    """All that a page, a terminal and files say of runs.
+    """The content of a page, a terminal and files about runs.
 
     tables: those of files; short: of a terminal; page: of a page, where no number stands twice.
     reading: how to read the scores in the tables of a page.
@@ -354,7 +354,7 @@ class ComparisonReport:
 
     @property
     def said(self) -> list[str]:
-        """What to know before reading a number."""
+        """Sentences to read before a number."""
         return [*([self.mark] if self.mark else []), *self.remarks, *self.warnings]
 
     def marked(self, tables: Sequence[Table]) -> list[Table]:

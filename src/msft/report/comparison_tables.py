@@ -187,7 +187,7 @@ def spread_table(comparison: Comparison) -> Table | None:
 
 
 def _behind(own: Ends, other: Ends, unit: Unit) -> bool:
-    """Whether neither end of a method's scores is better than another's, and one is worse."""
+    """True where neither end of a method's scores is above the other method's, and one is below."""
     pairs = [(height(one, unit), height(two, unit)) for one, two in zip(own, other, strict=True)]
     known = [(one, two) for one, two in pairs if one is not None and two is not None]
     return (
@@ -198,7 +198,7 @@ def _behind(own: Ends, other: Ends, unit: Unit) -> bool:
 
 
 def places_table(comparison: Comparison) -> Table | None:
-    """How often a method is the best on a sub-dataset, under each seed; None if alone."""
+    """The number of first places over sub-datasets and seeds; None for a single method."""
     places = first_places(rounds_of(comparison))
     if not places:
         return None
@@ -260,7 +260,7 @@ def _mean_name(comparison: Comparison) -> str:
 
 
 def _reading(comparison: Comparison, split: str, within: str = "column") -> str:
-    """What scores on a split are worth, and how to read the cells."""
+    """The worth of scores on a split, and the meaning of the cells."""
     worth = f"Scored on {split}, which also chose the checkpoints, so the scores flatter."
     if split == TEST and not comparison.selected_on_test:
         worth = "Scored on test; the checkpoints were chosen on validation."
@@ -488,7 +488,7 @@ def flops_table(comparison: Comparison) -> Table:
 
 
 def _flops_note(comparisons: Sequence[Comparison]) -> str:
-    """What the FLOPs count."""
+    """The rules by which FLOPs are counted."""
     adapter = any(adapter_of(run.history) for each in comparisons for run in each.runs)
     return (
         f"{flops_counted(adapter)}. Kept is the training on the path to the reported checkpoint, "
@@ -557,7 +557,7 @@ MOST_NAMED = 12
 
 
 def watched_methods(comparison: Comparison) -> Table | None:
-    """What each method did to each watched sub-dataset; None where no run watches one."""
+    """The scores of each method on each watched sub-dataset; None where no run watches one."""
     runs = {m.label: [run.history for run in m.over(comparison.seeds)] for m in comparison.methods}
     every = [history for histories in runs.values() for history in histories]
     names = [*dict.fromkeys(name for history in every for name in history.watched)]
@@ -593,7 +593,7 @@ def watched_methods(comparison: Comparison) -> Table | None:
 
 
 def average_in_words(history: History) -> str:
-    """What was averaged, where the result is an average."""
+    """The averaged ticks of a result that is an average."""
     parts = history.average_of or ()
     found = [each for each in averaged_epochs(history) if each is not None]
     if len(found) < len(parts):
@@ -606,7 +606,7 @@ def average_in_words(history: History) -> str:
 
 
 def average_names(history: History) -> dict[str, CheckpointId]:
-    """What each average of a run is called: by its kind, or by its id."""
+    """The averages of a run by their names: the kind of soup, or the id."""
     if history.start.method != "soup":
         return {checkpoint: checkpoint for checkpoint in history.averages}
     named = kinds(history.start.settings["method"].get("of", "span"))

@@ -38,6 +38,7 @@ from msft.report.wording import (
     difference,
     difference_in_words,
     height,
+    method_name,
     number,
     p_value,
 )
@@ -59,7 +60,7 @@ Loss = tuple[float, int]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Where the loss was too high for the second time in a row: from `first` to `now`."""
+    """The second tick in a row with too high a loss. first: the reference; now: the loss."""
 
     stage: int
     tick: int
@@ -153,8 +154,8 @@ LEVEL = 0.05
 def moved_from_base(
     history: History, rows: RowVerdicts, stage: Stage, tested: Mapping[str, Fall]
 ) -> frozenset[str]:
-    """Those of whom the test of falls does not say that they learned, and whose rows say it: a
-    sign test at the highest tick and at the last one, for as many chances as there are ticks.
+    """The sub-datasets that learned by a sign test of their rows, at the highest tick and at the
+    last one, corrected for the number of ticks; only those without `learned` in the test of falls.
 
     A few steep ticks look like jitter to the test of falls.
     """
@@ -279,7 +280,7 @@ def findings_in(folder: Path, history: History, known: Tests | None = None) -> F
 def findings_of(
     history: History, rows: RowVerdicts, first: Loss | None = None, known: Tests | None = None
 ) -> Findings:
-    """What there is to say of a run so far.
+    """The findings of a run so far.
 
     first: loss and rows of the first steps, before training had an effect, if they are known.
     known: tests that were made already; new ones are added.
@@ -367,8 +368,8 @@ def unlearned_before(tests: Tests, before: int) -> dict[str, None]:
 
 
 def _declines(history: History, rows: RowVerdicts) -> tuple[Decline, ...]:
-    """Who is surely lower than where it left: the test of falls on its scores since then, held
-    against those where it left instead of the base model's."""
+    """The sub-datasets whose scores fell surely after they left: the test of falls on the scores
+    since then, with the scores at the exclusion in place of the base model's."""
     ways: dict[str, tuple[Exclusion, CheckpointId, RowScores]] = {}
     for each in history.exclusions:
         target = _later(history, each)
@@ -402,16 +403,16 @@ def _declines(history: History, rows: RowVerdicts) -> tuple[Decline, ...]:
 
 
 def _later(history: History, left: Exclusion) -> CheckpointId:
-    """What is compared with where a sub-dataset left: the result, if training went on to it
-    without that one, else where the search stands."""
+    """The checkpoint to compare with the one at which a sub-dataset left: the result, if training
+    reached it without the sub-dataset, else the head of the search."""
     best = history.best or BASE
     without = place_of(history.reach(best))[0] > left.stage
     return best if without and left.name in history.known(best) else head_of(history)
 
 
 def _way(history: History, left: Exclusion, target: CheckpointId) -> list[CheckpointId]:
-    """The latest checkpoints with a step between where a sub-dataset left and a later one, as far
-    as it was scored there; none if it is not scored at that one."""
+    """The latest checkpoints with a step, between the exclusion of a sub-dataset and a later
+    checkpoint, that have its score; none if the later one has no score of it."""
     if left.name not in history.known(target):
         return []
     since = [
@@ -464,7 +465,7 @@ _SHORT_WHY: dict[Untested, str] = {"short": "too few ticks to test", "rows": "no
 
 
 def notes(history: History, status: str, reports: str = TEST) -> list[str]:
-    """What a reader must know before believing the numbers. reports: the split that does."""
+    """Warnings about the numbers of a page. reports: the split that reports."""
     found: list[str] = []
     if status == "stopped":
         found.append(
@@ -545,8 +546,8 @@ def growth_text(growth: Growth) -> str:
 
 
 def certainty(test: StageTest | None, name: str, unit: Unit, unlearned: bool) -> tuple[str, str]:
-    """How sure a sub-dataset fell in a roll-out: in words, and as measured with its 95 % interval
-    and p; unlearned: as of a Departure."""
+    """The certainty of a sub-dataset's fall in a roll-out: in words, and the measured change with
+    its 95 % interval and p; unlearned: as of a Departure."""
     fall = test.falls.get(name) if test else None
     if test is None or fall is None:
         why: Untested = (test and test.untested) or "rows"
@@ -559,8 +560,7 @@ def certainty(test: StageTest | None, name: str, unit: Unit, unlearned: bool) ->
 
 
 def certainty_of(departures: Sequence[Departure], name: str) -> str:
-    """How sure the fall of a sub-dataset that left is, in a few words; empty if it is not among the
-    departures."""
+    """The certainty of a departed sub-dataset's fall in a few words; empty without a departure."""
     for each in departures:
         if each.name == name:
             if each.fall is None:
@@ -616,6 +616,44 @@ def _departure_content(left: Departure) -> dict[str, Any]:
     }
 
 
+Step = tuple[str, str]
+"""A sentence on what to do, and the command for it in the folder of the run."""
+
+
+def next_steps(history: History, found: Findings, stopped: bool, rate: object = None) -> list[Step]:
+    """Next steps for a reader, the most urgent first; none while the run goes on.
+
+    stopped: no process works on the run. rate: the learning rate that the recipe names.
+    """
+    method = history.start.method
+    again = "msft replay schedule.json" if method == "replay" else "msft train"
+    if history.ended is None:
+        return [("Go on where it stopped.", f"{again} recipe.yaml --out .")] if stopped else []
+    steps: list[Step] = []
+    if found.growth and isinstance(rate, float):
+        lower = f"msft train recipe.yaml --set learning_rate={rate / 3:.2g} --out ../lower"
+        steps.append(("The training loss grew. Train with a third of the learning rate.", lower))
+    look = "msft validate recipe.yaml --show 3"
+    if found.base_is_best or found.worse_than_base:
+        steps.append(("Training did not help. Look at rows as the model sees them.", look))
+    elif found.unlearned:
+        steps.append((f"Look at rows of {_named(found.unlearned)} as the model sees them.", look))
+    fell = [each.name for each in found.departures if each.fall and each.fall.sure]
+    if fell:
+        why = "A fall while others still learn is often a sign of wrong answers in training rows"
+        steps.append((f"{why}. Audit {_named(fell)}.", "msft audit recipe.yaml --out ../audit"))
+    if not found.base_is_best:
+        steps.append(("Try the result beside the model you gave.", "msft chat ."))
+    if method != "replay":
+        rival = "msft" if method == "sft" else method
+        command = (
+            f"msft compare recipe.yaml --methods sft,{rival} --seeds 20,21,22 --out ../compare"
+        )
+        names = f"{method_name(rival)} against {method_name('sft')}"
+        steps.append((f"Test {names} over several seeds.", command))
+    return steps
+
+
 def result_texts(found: Findings, headline: bool = False) -> list[str]:
     """Sentences about the result; headline: as in `finding_texts`."""
     texts = [*found.guards]
@@ -638,7 +676,7 @@ def no_exclusion_text(sft_epochs: float) -> str:
     return f"No exclusion is on the path to the best: it is SFT for {length}."
 
 
-def shortfall_text(found: Shortfall, selection: str = SELECTION) -> str:
+def shortfall_text(found: Shortfall, selection: str) -> str:
     cause = (
         "It is the last tick: scores still rose, and the average has half-trained weights in it. "
         "Train longer, or use method: sft with ema_decay."

@@ -165,7 +165,7 @@ def crossfitted(
 
 
 def _halves(name: str, rows: int, splits: int) -> "NDArray[np.bool_]":
-    """Which rows are in the first half, split by split."""
+    """The mask of the first half's rows for each split."""
     import numpy as np
 
     twister = np.random.RandomState(number(0, "headroom", name) % 2**32)  # a promised sequence
@@ -253,7 +253,7 @@ class HeadroomSection:
 
 
 def headroom_words(history: History, found: Headroom) -> str:
-    """What per-sub-dataset stopping promises, and what is left of it."""
+    """The naive headroom, and the part of it that cross-fitting leaves."""
     unit, mean = history.mean_unit, found.mean
     promise = f"{difference(mean.naive, unit)}{_UNITS[unit]}"
     rows = counted(found.rows, f"{history.selection} row")

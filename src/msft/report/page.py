@@ -1,5 +1,5 @@
-"""A page: its sections with their figures, its folded lists, the facts at its top, its sample
-answers, and a template of this folder, filled in and written as one self-contained file.
+"""A page: its sections with their figures, the facts at its top, its sample answers, and a template
+of this folder, filled in and written as one self-contained file.
 
 Figures are also written as files of their own, by the same code.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msft.errors import UsageError
 from msft.report.compare.comparison import Comparison
@@ -25,7 +25,7 @@ from msft.run.folder import (
 from msft.run.history import History, adapter_of
 from msft.run.rows import Sample, SamplesByName, read_samples
 from msft.search.rollout import BASE
-from msft.text import counted, duration, masked, plain, si
+from msft.text import SELECTED_ON_TEST, counted, duration, masked, plain, si
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 TEMPLATES = Path(__file__).parent
-
-Item = TypeVar("Item")
+SWITCHES = 16
+"""Sub-datasets that a page can switch on and off: so many have curves in one figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +48,20 @@ class Section:
     draw: Callable[[float], "Figure"]
 
 
-def marked(sections: Sequence[Section], mark: str, but_for: Collection[str] = ()) -> list[Section]:
-    """Sections whose texts and figures begin with a mark; of no mark, as they are.
+WITHOUT_SCORES = ("loss", "flops", "disk", "rows")
+"""Beginnings of the keys of figures that show no score and nothing that scores chose."""
 
-    but_for: beginnings of the keys of those that show no scores.
-    """
-    if not mark:
-        return [*sections]
+
+def marked(sections: Sequence[Section], on_test: bool) -> list[Section]:
+    """Sections whose texts and figures say that test rows selected, where they did."""
 
     def drawn(section: Section, width: float) -> "Figure":
-        return with_mark(section.draw(width), mark)
+        return with_mark(section.draw(width), SELECTED_ON_TEST)
 
     return [
-        each
-        if each.key.startswith((*but_for,))
-        else replace(each, text=f"{mark} {each.text}".strip(), draw=partial(drawn, each))
+        replace(each, text=f"{SELECTED_ON_TEST} {each.text}".strip(), draw=partial(drawn, each))
+        if on_test and not each.key.startswith(WITHOUT_SCORES)
+        else each
         for each in sections
     ]
 
@@ -87,35 +86,19 @@ def page_sections(sections: Sequence[Section]) -> list[PageSection]:
                 each.title,
                 each.text,
                 embedded(each.draw(WIDE), f"{each.key}-w", each.title),
-                embedded(each.draw(NARROW), f"{each.key}-n", each.title),
+                embedded(each.draw(NARROW), f"{each.key}-n", each.title, pointer=False),
             )
             for each in sections
         ]
 
 
-def embedded(drawing: "Figure | str", key: str, description: str) -> "Markup":
+def embedded(drawing: "Figure | str", key: str, description: str, pointer: bool = True) -> "Markup":
     """A figure, or an SVG element, as part of the page; the one place where text is taken for
-    markup."""
+    markup. pointer: as of `to_svg`."""
     from markupsafe import Markup
 
-    svg = drawing if isinstance(drawing, str) else to_svg(drawing, key, description)
+    svg = drawing if isinstance(drawing, str) else to_svg(drawing, key, description, pointer)
     return Markup(svg)  # noqa: S704  matplotlib escapes, and so does `svg_element`
-
-
-@dataclass(frozen=True, slots=True)
-class Folded(Generic[Item]):
-    """A list in three parts; of a short one all is in `first`."""
-
-    first: Sequence[Item]
-    rest: Sequence[Item] = ()
-    last: Sequence[Item] = ()
-
-
-def folded(items: Sequence[Item], ends: int) -> Folded[Item]:
-    """`ends` items from each end, and the rest if there is enough of it to be in the way."""
-    if len(items) <= 3 * ends:
-        return Folded(items)
-    return Folded(items[:ends], items[ends:-ends], items[-ends:])
 
 
 def write_page(path: Path, template: str, content: Mapping[str, Any]) -> Path:
@@ -139,9 +122,14 @@ def _environment() -> "Environment":
         finalize=_readable,
     )
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    switches = (
+        f"section:has(#on{n}:not(:checked)) .d{n} {{ display: none; }}\n" for n in range(SWITCHES)
+    )
+    style += "".join(switches)
     environment.globals["style"] = Markup(style)  # noqa: S704  our own
     digest = b64encode(sha256(style.encode()).digest()).decode()
     environment.globals["style_hash"] = f"sha256-{digest}"
+    environment.filters["si"] = si
     return environment
 
 
@@ -347,16 +335,14 @@ def formats_of(named: str | Sequence[str]) -> tuple[str, ...]:
     return formats
 
 
-def write_figures(
-    sections: Sequence[Section], folder: Path, formats: Sequence[str], width: float = WIDE
-) -> list[Path]:
+def write_figures(sections: Sequence[Section], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Each figure on paper white, named by its key."""
     paths: list[Path] = []
     if sections:
         folder.mkdir(parents=True, exist_ok=True)
     for section in sections:
         with drawing():
-            figure = section.draw(width)
+            figure = section.draw(WIDE)
             figure.patch.set_visible(True)
             for name in formats:
                 path = folder / f"{section.key}.{name}"

@@ -1,7 +1,8 @@
-"""`report.html`: what one run did, from its log alone. First the parts of the page (how to get the
-run again, decisions, the result in words), then the page itself."""
+"""`report.html`: what one run did, from its log alone. First the parts of the page (settings,
+decisions, the result in words), then the page itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from msft.report.branches import (
     branches_of,
     deciding_curve,
     deciding_words,
+    epochs_to,
     is_derived,
     rolled_back,
 )
@@ -19,33 +21,34 @@ from msft.report.compare.runs import mean_at, report_split_of
 from msft.report.compare.statistics import Intervals, RecordedRows, minus
 from msft.report.comparison_tables import average_in_words, run_averages_table
 from msft.report.figures import search
-from msft.report.figures.chart import drawing
+from msft.report.figures.chart import colour_at, drawing, variable
 from msft.report.figures.search import MANY
 from msft.report.findings import (
     Tests,
     certainty,
     finding_texts,
     findings_of,
+    next_steps,
     notes,
     search_of,
     unlearned_before,
 )
 from msft.report.headroom import headroom_section
 from msft.report.page import (
-    Folded,
+    SWITCHES,
     RunOnDisk,
+    Section,
     embedded,
     facts_of,
-    folded,
+    marked,
     page_sections,
     run_samples,
     write_page,
 )
 from msft.report.sections import page_figures, run_sections
-from msft.report.tables import EMPTY, Cell, Table, TableRow
+from msft.report.tables import EMPTY, Cell, Sign, Table, TableRow
 from msft.report.watched import watched_table
 from msft.report.wording import (
-    NOTHING,
     Unit,
     difference,
     difference_in_words,
@@ -60,6 +63,7 @@ from msft.run.folder import (
     RunFolder,
     first_loss_of,
     read_history,
+    recipe_value,
     row_tokens_of,
     step_losses_of,
     verdicts_of,
@@ -69,19 +73,10 @@ from msft.run.log import is_being_written
 from msft.run.rows import VerdictsByKey
 from msft.search.curves import TEST, Number, mean_gain
 from msft.search.rollout import BASE, CheckpointId
-from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, si
+from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-
-
-def reproduction_text(has_recipe: bool) -> str:
-    if not has_recipe:
-        return "This folder has no recipe.yaml; these are the settings that the log recorded."
-    return (
-        "Save the recipe below as recipe.yaml and run it in a new folder. The seed fixes the order "
-        "of rows. With the same versions on a CPU, decisions and weights are the same again."
-    )
 
 
 def setting_rows(history: History, recipe: str = "") -> Iterator[tuple[str, str]]:
@@ -119,13 +114,6 @@ def versions_of(environments: Sequence[Environment]) -> list[tuple[str, str]]:
         (name, " → ".join(dict.fromkeys(item.get(name, "none") for item in environments)))
         for name in names
     ]
-
-
-def command_of(method: str) -> str:
-    """The command that makes such a run in the folder of its recipe."""
-    if method == "replay":
-        return "msft replay schedule.json recipe.yaml --out again"
-    return "msft train recipe.yaml --out again"
 
 
 def decision_table(
@@ -217,7 +205,7 @@ _ENDED_BY = {
 }
 
 
-def sentence(history: History, status: str, reports: str = TEST) -> str:
+def sentence(history: History, status: str, reports: str) -> str:
     """The result in one sentence.
 
     status: as in the summary. reports: the split that does, if it is scored.
@@ -268,7 +256,7 @@ def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> 
 
 
 def choice_text(history: History, summary: Mapping[str, Any]) -> str:
-    """How the reported checkpoint was chosen, and how long training went on."""
+    """The choice of the reported checkpoint, and the length of training."""
     best = history.best
     if best is None:
         return ""
@@ -299,49 +287,55 @@ def choice_text(history: History, summary: Mapping[str, Any]) -> str:
 
 
 def _is_continual(history: History) -> bool:
-    """Whether the epochs of the best are a mean over the stops and not the length of a path."""
+    """True where the epochs of the best are the mean of the stops, not the length of a path."""
     return history.start.method == "continual"
 
 
 def score_table(history: History, intervals: Intervals) -> Table:
-    """Every sub-dataset and the mean of all, at the base model and at the best checkpoint."""
+    """Every sub-dataset and the mean of all: the score of the best checkpoint, how much that is
+    above the base model, and what happened to the sub-dataset."""
     best, selection = history.best or BASE, history.selection
-    places = ((BASE, selection), (best, selection), (BASE, TEST), (best, TEST))
-    tested, base_tested = _is_tested(history), bool(history.known(BASE, TEST))
+    tested = _is_tested(history)
 
-    def row(
-        name: str, values: Sequence[Number | None], unit: Unit, interval: str, rows: int
-    ) -> TableRow:
+    def row(name: str, values: Sequence[Number | None], unit: Unit, rows: int) -> TableRow:
         base, reached, base_test, test = values
         gain = minus(reached, base)
         better = height(gain, unit) or 0
+        sign: Sign = "up" if better > 0 else "down" if better < 0 else ""
+        start = "" if base is None else f"from {number(base, unit)}"
         cells = [
-            Cell(number(base, unit)),
-            Cell(number(reached, unit), 1),
-            Cell(difference(gain, unit), sign="up" if better > 0 else "down" if better < 0 else ""),
+            Cell(number(reached, unit), 1, intervals.text(best, name)),
+            Cell(difference(gain, unit), more=start, sign=sign),
         ]
         if tested:
-            cells += [Cell(number(test, unit), 1)]
-            cells += [Cell(number(base_test, unit))] if base_tested else []
-            cells += [Cell(difference(minus(test, reached), unit))]
-        cells += [Cell(interval), Cell(f"{rows:,}")]
-        return TableRow(name, tuple(cells), apart=name not in history.start.datasets)
+            start = "" if base_test is None else f"from {number(base_test, unit)}"
+            cells.append(Cell(number(test, unit), 1, start))
+        apart = name not in history.start.datasets
+        what = f"{rows:,} rows{_what_happened(history, name)}"
+        return TableRow(name, tuple(cells), apart, more=what)
 
+    places = ((BASE, selection), (best, selection), (BASE, TEST), (best, TEST))
     found: list[TableRow] = []
     for name in _in_order(history):
         scores = [history.known(checkpoint, split).get(name) for checkpoint, split in places]
         values = [score.value if score else None for score in scores]
-        interval, size = intervals.text(best, name) or NOTHING, history.start.datasets[name]
-        found.append(row(name, values, history.unit_of(name), interval, size))
+        found.append(row(name, values, history.unit_of(name), history.start.datasets[name]))
     rule = "pooled" if history.start.settings["mean"] == "pooled" else "mean"
     means = [mean_at(history, checkpoint, split) for checkpoint, split in places]
-    size, unit = sum(history.start.datasets.values()), history.mean_unit
-    found.append(row(rule if unit else "mean gain", means, unit, "", size))
-    test_head = ["best, test", *["base, test"] * base_tested, f"test − {selection}"]
-    head = [f"base, {selection}", f"best, {selection}", "change", *(test_head if tested else [])]
-    head += [f"95 % interval of best, {selection}", "rows trained"]
-    note = _scores_note(history)
-    return Table("scores", "", note, ("sub-dataset", *head), tuple(found))
+    unit, size = history.mean_unit, sum(history.start.datasets.values())
+    found.append(row(rule if unit else "mean gain", means, unit, size))
+    head = ["sub-dataset", f"best, {selection}", "change"]
+    head += ["best, test"] if tested else []
+    return Table("scores", "", _scores_note(history, intervals), tuple(head), tuple(found))
+
+
+def _what_happened(history: History, name: str) -> str:
+    """The epoch at which a sub-dataset left, or "stayed" where others left."""
+    left = [epochs_to(history, each.checkpoint) for each in history.exclusions if each.name == name]
+    if left:
+        return f", left at epoch {epochs(left[0])}"
+    trained = name in history.start.datasets and history.exclusions
+    return ", stayed" if trained else ""
 
 
 def _in_order(history: History) -> list[str]:
@@ -390,6 +384,7 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
         **_content(history, verdicts, tests, stopped, folder),
         **_source(files, history),
         "findings": finding_texts(found, headline=True),
+        "steps": next_steps(history, found, stopped, recipe_value(folder, "learning_rate")),
         "headroom": headroom_section(history, verdicts, tokens),
         "has_verdicts": bool(verdicts),
         "refresh_seconds": refresh_seconds,
@@ -398,7 +393,7 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
 
 
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
-    """What the page says of the folder and of how to get the run again."""
+    """The folder, the settings and the versions: the parts of the page for a repetition."""
     method, folder = history.start.method, files.path.resolve().name
     recipe = shown_text(files.recipe) if kind_of(files.recipe) == FILE else None
     environments = read_environments(files.environment)
@@ -409,15 +404,14 @@ def _source(files: RunFolder, history: History) -> dict[str, Any]:
         "versions": versions_of(environments),
         "changed": len(environments) > 1,
         "recipe": recipe,
-        "command": command_of(method) if recipe else None,
-        "reproduce_text": reproduction_text(bool(recipe)),
+        "method": method,
     }
 
 
 def _content(
     history: History, verdicts: VerdictsByKey, tests: Tests, stopped: bool, folder: Path
 ) -> dict[str, Any]:
-    """What the log and the verdicts say, in the order of the page."""
+    """The parts of the page from the log and the verdicts, in the order of the page."""
     summary = summary_of(history, stopped)
     reports = TEST if report_split_of(folder) == "test" else history.selection
     branches, intervals = branches_of(history), Intervals(history, verdicts)
@@ -438,8 +432,12 @@ def _content(
         "decisions_text": _HOW.get(history.start.method, "" if decided else _HOW_NOT),
         "figures": {each.key: each for each in page_sections(own)},
         "legend": _legend(history, branches),
-        "timeline_text": _timeline_text(history, branches),
-        "curves": _curves(history, branches, intervals) if trained else Folded([]),
+        "rollouts": len(branches),
+        "curves": _curves(history, branches, intervals) if trained else [],
+        "curve_ends": CURVE_ENDS,
+        "many": MANY,
+        "together": page_sections(_together(history, branches, intervals)) if trained else [],
+        "colours": [variable(colour_at(place)) for place in range(SWITCHES)],
         "deciding": deciding_words(history) if is_derived(history) else "",
         "percent": all(history.unit_of(name) == "accuracy" for name in history.start.datasets),
         "band_text": _band_text(intervals.kinds()),
@@ -448,38 +446,48 @@ def _content(
         "samples": run_samples(folder, history),
         "selection": history.selection,
         "mark": SELECTED_ON_TEST if history.selected_on_test else "",
-        "flops_text": _flops_text(history),
-        "disk_text": _disk_text(history),
+        "flops_counted": flops_counted(bool(adapter_of(history))),
+        "disk": disk_of(history),
+        "disk_policy": history.disk_policy,
     }
+
+
+def _together(history: History, branches: list[Branch], intervals: Intervals) -> list[Section]:
+    """The curves in one figure, where there are several and not too many."""
+    names = _in_order(history)
+    if not 1 < len(names) <= SWITCHES:
+        return []
+    draw = partial(search.together, history, branches, names, intervals)
+    title = "Scores of all sub-datasets over the epochs on the path"
+    return marked([Section("together", title, "", draw)], history.selected_on_test)
+
+
+CURVE_ENDS = 6
+"""Curves at each end that are not folded where there are more than `MANY`."""
 
 
 def _curves(
     history: History, branches: list[Branch], intervals: Intervals
-) -> Folded[tuple[str, "Markup"]]:
+) -> list[tuple[str, "Markup"]]:
     """One curve for each name; of many, those between the ends are drawn small."""
     names = _in_order(history)
     exclusions = {each.name: each for each in history.exclusions}
-    parts = folded(names, 6) if len(names) > MANY else Folded(names)
-
-    def drawn(name: str, small: bool = False) -> tuple[str, "Markup"]:
-        exclusion = exclusions.get(name)
-        figure = (
-            search.small_curve(history, branches, name, exclusion)
-            if small
-            else search.curve(history, branches, name, exclusion, intervals)
-        )
-        return name, embedded(figure, f"curve{names.index(name)}", f"Scores of {name}")
-
+    small = range(CURVE_ENDS, len(names) - CURVE_ENDS) if len(names) > MANY else ()
+    found: list[tuple[str, Markup]] = []
     with drawing():
-        return Folded(
-            [*map(drawn, parts.first)],
-            [drawn(name, small=True) for name in parts.rest],
-            [*map(drawn, parts.last)],
-        )
+        for place, name in enumerate(names):
+            exclusion = exclusions.get(name)
+            figure = (
+                search.small_curve(history, branches, name, exclusion)
+                if place in small
+                else search.curve(history, branches, name, exclusion, intervals)
+            )
+            found.append((name, embedded(figure, f"curve{place}", f"Scores of {name}")))
+    return found
 
 
 def _band_text(kinds: set[str]) -> str:
-    """What the bands and intervals of this run are."""
+    """The kinds of this run's bands and intervals in words."""
     wilson = "Wilson's 95 % interval of the count"
     rows = "the middle 95 % of a bootstrap over rows"
     if kinds == {"counts", "rows"}:
@@ -487,14 +495,8 @@ def _band_text(kinds: set[str]) -> str:
     return wilson if kinds == {"counts"} else rows if kinds else ""
 
 
-def _timeline_text(history: History, branches: list[Branch]) -> str:
-    if len(branches) < 2:
-        return "This run has only one." if history.ended else ""
-    return "A dashed arrow goes from the end of a roll-out back to where the next one begins."
-
-
 def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
-    """Which kinds of line the figures of this run have."""
+    """The kinds of line in the figures of this run."""
     return {
         "best": any(branch.to_best for branch in branches),
         "went_on": any(branch.went_on > branch.to_best for branch in branches),
@@ -511,12 +513,12 @@ def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
 
 
 def _is_tested(history: History) -> bool:
-    """Whether there are scores on test beside those that selected."""
+    """True where test scores stand beside those that selected."""
     tested = history.best and history.known(history.best, TEST)
     return bool(tested) and not history.selected_on_test
 
 
-def _scores_note(history: History) -> str:
+def _scores_note(history: History, intervals: Intervals) -> str:
     texts = [SELECTED_ON_TEST] if history.selected_on_test else []
     if _is_tested(history) and not history.known(BASE, TEST):
         texts.append("The base model was not scored on test.")
@@ -525,26 +527,6 @@ def _scores_note(history: History) -> str:
         texts.append("Scores are per cent of rows right, differences are points.")
     elif "accuracy" in units:
         texts.append("Accuracies are per cent of rows right, other metrics are in their own unit.")
-    return " ".join(texts)
-
-
-def _flops_text(history: History) -> str:
-    return (
-        f"Counted are {flops_counted(bool(adapter_of(history)))}. Kept is the training on the path "
-        "from the base model to the best checkpoint. All other training is discarded."
-    )
-
-
-_DISK_POLICIES = {
-    "lean": "Candidates that memory has room for are not on disk.",
-    "paper": "Every candidate is on disk, as in the paper's Algorithm 4.",
-}
-
-
-def _disk_text(history: History) -> str:
-    disk = disk_of(history)
-    return (
-        "Sets of weights on disk while each tick was trained (filled), and the most until it was "
-        f"recorded (thin line): {disk['peak_copies']} copies at most, and with optimizer moments "
-        f"{si(disk['peak_bytes'])}B. {_DISK_POLICIES[history.disk_policy]}"
-    )
+    if intervals.kinds():
+        texts.append("Beside the best: its 95 % interval.")
+    return " ".join([*texts, "From: the base model's score."])

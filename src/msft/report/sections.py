@@ -1,4 +1,4 @@
-"""Which figures a run, a comparison or a pair of branches has, each as a section with its text."""
+"""The figures of a run, a comparison and a pair of branches, each as a section with its text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +22,9 @@ from msft.report.figures.costs import loss_runs, losses_figure, rows_figure, row
 from msft.report.figures.methods import (
     budget_figure,
     budgets_of,
+    gains,
     gains_figure,
-    group_gains_figure,
+    group_gains,
     parts_figure,
     parts_of,
     places_figure,
@@ -38,14 +39,7 @@ from msft.report.page import Section, marked
 from msft.report.wording import method_name
 from msft.run.folder import StepLosses
 from msft.run.history import History
-from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, listed
-
-WITHOUT_SCORES = ("loss", "flops", "disk", "rows")
-"""Beginnings of the keys of figures that show no score and nothing that scores chose."""
-
-
-def _mark(selected_on_test: bool) -> str:
-    return SELECTED_ON_TEST if selected_on_test else ""
+from msft.text import counted, epochs, epochs_in_words, listed
 
 
 def run_sections(history: History) -> list[Section]:
@@ -63,7 +57,7 @@ def run_sections(history: History) -> list[Section]:
         found.append(Section("peaks", "Where each sub-dataset peaks", text, draw))
     if history.start.method == "ies":
         found += _active_rows([("", history)])
-    return marked(found, _mark(history.selected_on_test), WITHOUT_SCORES)
+    return marked(found, history.selected_on_test)
 
 
 def page_figures(history: History, branches: Sequence[Branch], steps: StepLosses) -> list[Section]:
@@ -77,7 +71,7 @@ def page_figures(history: History, branches: Sequence[Branch], steps: StepLosses
         Section("flops", "FLOPs by what they were for", "", partial(costs.flops, history)),
         Section("disk", copied, "", partial(costs.disk, history, branches)),
     ]
-    return marked(found, _mark(history.selected_on_test), WITHOUT_SCORES)
+    return marked(found, history.selected_on_test)
 
 
 def search_section(history: History) -> Section:
@@ -124,8 +118,7 @@ def comparison_figures(
         found += _losses(comparison, suffix, title)
     stopped = [(run.title, run.history) for run in rest if run.history.start.method == "ies"]
     found += _active_rows(stopped)
-    on_test = any(run.history.selected_on_test for run in runs)
-    return marked(found, _mark(on_test), WITHOUT_SCORES)
+    return marked(found, any(run.history.selected_on_test for run in runs))
 
 
 def score_section(comparison: Comparison, suffix: str = "", title: str = "") -> Section:
@@ -133,7 +126,7 @@ def score_section(comparison: Comparison, suffix: str = "", title: str = "") -> 
     draw = partial(score_figure, comparison)
     name = f"Scores on {comparison.split}{title}"
     section = Section(f"scores{suffix}", name, score_text(comparison), draw)
-    return marked([section], _mark(comparison.selected_on_test))[0]
+    return marked([section], comparison.selected_on_test)[0]
 
 
 def _numbered(comparisons: Sequence[Comparison]) -> list[tuple[Comparison, str, str]]:
@@ -189,13 +182,13 @@ def _of_comparison(comparison: Comparison, suffix: str, title: str) -> list[Sect
     text = f"Gain over SFT on {comparison.split}, sub-dataset by sub-dataset (the paper's Fig. 7)."
     if comparison.unit() is None:
         text += " Metrics differ, and the mean gain is over the base model, so no mean is drawn."
-    draw = partial(gains_figure, comparison)
+    draw = partial(gains_figure, comparison, gains(comparison))
     found.append(Section(f"gains{suffix}", f"Gain by sub-dataset{title}", text, draw))
     if comparison.groups and comparison.unit() is not None:
         text = (
             f"Gain of the mean over SFT on {comparison.split}, group by group (the paper's Fig. 7)."
         )
-        draw = partial(group_gains_figure, comparison)
+        draw = partial(gains_figure, comparison, group_gains(comparison))
         found.append(Section(f"groups{suffix}", f"Gain by group{title}", text, draw))
     for number, method in enumerate(budgets):
         more = f"-c{epochs(method.budget)}" if number and len(budgets) > 1 else ""

@@ -20,6 +20,8 @@ from msft.text import WIDTH, cut, in_markdown, label, plain
 Rank = Literal[0, 1, 2]
 """1 is the best, 2 the second best; 0 is everybody else."""
 
+Sign = Literal["", "up", "down"]
+
 MARKS: dict[Rank, str] = {0: " ", 1: "*", 2: "°"}
 LEGEND = "* best, ° second best, equal ones alike."
 
@@ -38,7 +40,7 @@ class Cell:
     more: str = ""
     value: Number | None = None
     difference: Number | None = None
-    sign: Literal["", "up", "down"] = ""
+    sign: Sign = ""
 
 
 EMPTY = Cell(NOTHING)
@@ -50,12 +52,14 @@ class TableRow:
 
     block: the name of the block, such as a model, that this line is in; a table has them all in
         one or each in some.
+    more: set small below the name on a page.
     """
 
     name: str
     cells: tuple[Cell, ...]
     apart: bool = False
     block: str = ""
+    more: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Table:
 
     @property
     def caption(self) -> str:
-        """All that stands with a table that is by itself."""
+        """The reading and the note together, for a table outside of a page."""
         return f"{self.reading} {self.note}".strip()
 
     @property
@@ -89,13 +93,12 @@ def table_of(
     note: str,
     names: Sequence[str],
     columns: Mapping[str, Sequence[Cell]],
-    corner: str = "method",
     reading: str = "",
 ) -> Table:
     """A table from its columns, which have a cell for each name."""
     lines = zip(*columns.values(), strict=True)
     rows = tuple(TableRow(name, cells) for name, cells in zip(names, lines, strict=True))
-    return Table(key, title, note, (corner, *columns), rows, reading)
+    return Table(key, title, note, ("method", *columns), rows, reading)
 
 
 LONGEST = 40

@@ -61,7 +61,7 @@ def _value(history: History, at: CheckpointId, name: str, split: str) -> Number 
 
 
 def guard_in_words(history: History, checkpoint: CheckpointId, name: str) -> str:
-    """Whether a checkpoint keeps the guard of a sub-dataset, and what that allows."""
+    """The guard of a sub-dataset at a checkpoint: kept or not, and the loss that it allows."""
     if name not in history.guards:
         return ""
     unit, allowed = history.unit_of(name), history.guards[name]

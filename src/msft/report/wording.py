@@ -1,4 +1,4 @@
-"""How scores, differences and methods are written in tables and sentences, and drawn in figures."""
+"""Scores, differences and methods as texts of tables and sentences, and as numbers of figures."""
 
 from fractions import Fraction
 from typing import TypeVar
@@ -107,6 +107,6 @@ def score_unit(unit: Unit) -> str:
 
 
 def flops_counted(adapter: bool) -> str:
-    """What FLOPs are counted by. adapter: some of the weights were frozen beside one."""
+    """The FLOPs per parameter and token. adapter: some of the weights were frozen beside one."""
     frozen = " (4, 2 and 6 where it is frozen beside an adapter)" if adapter else ""
     return f"6 per parameter and token trained, 2 evaluated, 8 looked ahead{frozen}"

@@ -184,18 +184,18 @@ class Comparison:
 
     @property
     def has_mean(self) -> bool:
-        """Whether means can be compared: all have the same sub-datasets."""
+        """True where all runs have the same sub-datasets, so that means can be compared."""
         return same_datasets(self.runs)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those that were scored, the one that reports first."""
+        """The scored splits, the reporting one first."""
         scored = (self.selection, TEST) if _any_tested(self.runs) else (self.selection,)
         return (self.split, *(split for split in scored if split != self.split))
 
     @property
     def selected_on_test(self) -> bool:
-        """Whether test rows chose the checkpoints, so that every score flatters."""
+        """True where test rows chose the checkpoints, so that every score flatters."""
         return self.selection == TEST
 
     @property
@@ -347,7 +347,7 @@ def titles_of(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def over_in_words(comparisons: Sequence[Comparison]) -> str:
-    """How many models and mixtures the comparisons have: "2 models", "3 mixtures", or both."""
+    """The numbers of models and mixtures in words: "2 models", "3 mixtures", or both."""
     models = len(set(model_labels([comparison.first for comparison in comparisons])))
     mixtures = len({comparison.mixture for comparison in comparisons})
     told = [(mixtures, "mixture"), (models, "model")]
@@ -501,7 +501,7 @@ Ends = tuple[Number | None, Number | None]
 
 
 def ends_of(comparison: Comparison, method: MethodRuns) -> Ends:
-    """None where a score is missing."""
+    """The lowest and the highest score; None where a score is missing."""
     scores = [
         [run.score((name,), comparison.split) for name in comparison.names]
         for run in method.over(comparison.seeds)
@@ -513,7 +513,7 @@ def ends_of(comparison: Comparison, method: MethodRuns) -> Ends:
 
 
 def places_text(comparisons: Sequence[Comparison]) -> str:
-    """What a first place is, and how many there are in these comparisons."""
+    """The definition of a first place, and the number of first places in these comparisons."""
     who = "run" if all(comparison.each for comparison in comparisons) else "method"
     rounds = sum(len(rounds_of(comparison)) for comparison in comparisons)
     every = sum(len(comparison.names) * len(_turns(comparison)) for comparison in comparisons)

@@ -1,4 +1,4 @@
-"""What the paper computes beside scores: the gain in two parts (Eq. 4), the divergence of peaks,
+"""The paper's numbers beside scores: the gain in two parts (Eq. 4), the divergence of peaks,
 bounds on disk, the compute of OLMo 2, and how other teams train.
 
 **Divergence** (section 3.1): training is split at a checkpoint into two branches. One goes on with
@@ -278,7 +278,7 @@ HOMOGENEOUS = "homogeneous"
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """What a report says of a model's SFT.
+    """The SFT of a model according to its report.
 
     epochs: by what they were trained on; none where a search finds them.
     source: the report, as the paper cites it.

@@ -235,7 +235,7 @@ def _labels(folders: Sequence[Path]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RowsApart:
-    """How far the best checkpoints of two runs are apart on the same rows.
+    """The distance between the best checkpoints of two runs on the same rows.
 
     drawn: the difference of their means, with the rows drawn again.
     signs: on how many rows the first is better, and on how many worse; None where rows cannot be
@@ -247,7 +247,7 @@ class RowsApart:
 
 
 def rows_apart(one: ComparedRun, two: ComparedRun, split: str) -> RowsApart | None:
-    """None unless the data are the same and all verdicts of both are there."""
+    """The distance between two runs; None for other data or missing verdicts."""
     if one.data != two.data:
         return None
     both = first, second = one.verdicts(split), two.verdicts(split)

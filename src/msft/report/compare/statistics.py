@@ -1,4 +1,4 @@
-"""How sure a score or a difference is: spread, Student's paired t-test, bootstrap over rows,
+"""The certainty of scores and differences: spread, Student's paired t-test, bootstrap over rows,
 Wilson's intervals of counts, sign tests over rows.
 
 Scores that are counts stay exact fractions until the last step, so that equal differences are
@@ -125,7 +125,7 @@ def paired_bootstrap(
 def draws_of(
     rows: int, moved: int, draws: int, seed: int, *place: str | int
 ) -> Iterator["NDArray[np.int64]"]:
-    """Which of the `moved` rows come up as `rows` rows are drawn with replacement, draw by draw.
+    """For each draw of `rows` rows with replacement, the drawn ones among the `moved` rows.
 
     The other rows add nothing to a sum: how many of the moved ones come up is binomial, and only
     those are drawn one by one.
@@ -178,11 +178,11 @@ Z95 = 1.959963984540054
 """The normal quantile of a two-sided 95 % interval."""
 
 
-def wilson(right: int, rows: int, z: float = Z95) -> tuple[float, float]:
+def wilson(right: int, rows: int) -> tuple[float, float]:
     """Wilson's interval for a share of right rows; it stays within 0 and 1, unlike p ± z·se."""
     if rows < 1:
         return (0.0, 1.0)
-    share, spread = right / rows, z * z / rows
+    z, share, spread = Z95, right / rows, Z95 * Z95 / rows
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * sqrt(share * (1 - share) / rows + spread / (4 * rows))
     low = 0.0 if right == 0 else max(0.0, centre - half)
@@ -310,7 +310,7 @@ class Intervals:
         return " to ".join(number(bound, score.metric) for bound in found)
 
     def kinds(self) -> set[str]:
-        """What the intervals of this run are made from: of `counts`, of `rows`."""
+        """The sources of this run's intervals: `counts`, `rows`, or both."""
         best = self.history.best or BASE
         return {
             "counts" if score.metric == "accuracy" else "rows"

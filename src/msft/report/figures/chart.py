@@ -8,15 +8,16 @@ One unit is one pixel at the width a figure is drawn for.
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
-from math import isfinite
+from math import isfinite, isnan
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 from unicodedata import east_asian_width
+from weakref import WeakKeyDictionary
 from xml.etree import ElementTree
 
 from msft.report.wording import NOTHING
@@ -217,26 +218,69 @@ def with_mark(figure: "Figure", text: str) -> "Figure":
     return figure
 
 
-_TITLE = "title: "
+@dataclass(frozen=True, slots=True)
+class _InPage:
+    """What an artist is in the page besides what is drawn: its CSS class, and texts that a browser
+    shows where the pointer is: one for each marker, or a single one for the whole artist."""
+
+    css: str
+    texts: Sequence[str]
 
 
-def with_title(artist: "Artist", text: str) -> None:
-    """Have a browser show a text where the pointer is over what was drawn."""
-    artist.set_gid(_TITLE + plain(text, keep=""))
+_IN_PAGE: "WeakKeyDictionary[Artist, _InPage]" = WeakKeyDictionary()
 
 
-def to_svg(figure: "Figure", key: str, description: str) -> str:
+def in_page(artist: "Artist", texts: Sequence[str] = (), css: str = "") -> None:
+    """Give an artist texts for the pointer, and a CSS class; files of figures have neither."""
+    _IN_PAGE[artist] = _InPage(css, [plain(text, keep="") for text in texts])
+
+
+def hover(
+    axes: "Axes", xs: Sequence[float], ys: Sequence[float], texts: Sequence[str], css: str = ""
+) -> None:
+    """Unseen discs at places in data, each of which says its text to the pointer."""
+    known = [each for each in zip(xs, ys, texts, strict=True) if not isnan(each[1])]
+    if known:
+        xs, ys, texts = zip(*known, strict=True)
+        discs = axes.scatter(xs, ys, s=144, facecolor=(0, 0, 0, 0), edgecolor="face", zorder=9)
+        in_page(discs, texts, f"hover {css}".strip())
+
+
+_FAR = 8
+"""Highest over lowest loss from which the axis is logarithmic."""
+
+
+def log_axis_if_far(axes: "Axes", losses: Iterable[float]) -> None:
+    """A logarithmic axis for losses that are far apart."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    known = [loss for loss in losses if not isnan(loss)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    if 0 < _FAR * low < high:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
+
+
+def to_svg(figure: "Figure", key: str, description: str, pointer: bool = True) -> str:
     """The figure as an `<svg>` element for the page.
 
     key: unique in the page; the element's references within itself begin with it.
+    pointer: with the texts of `hover`; phones have no pointer.
     """
     buffer = StringIO()
+    named: dict[str, _InPage] = {}
+    for number, artist in enumerate(figure.findobj(lambda each: each in _IN_PAGE)):
+        named[f"in-page-{number}"] = _IN_PAGE[artist]
+        artist.set_gid(f"in-page-{number}")
+        artist.set_visible(pointer or not _IN_PAGE[artist].css.startswith("hover"))
     figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
     root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314  matplotlib's own
     texts = (text for element in root.iter() for text in element.attrib.values())
     targets = {target for text in texts for target in _REFERENCE.findall(text)}
     for element in reversed([*root.iter()]):  # what is within comes before what it is in
-        title = element.get("id", "")
+        here = named.get(element.get("id", ""))
         element.tag = _local(element.tag)
         element.attrib = {
             _local(name): f"{key}-{text}" if name == "id" else _tidied(text, key)
@@ -250,11 +294,26 @@ def to_svg(figure: "Figure", key: str, description: str) -> str:
             empty = child.tag in ("g", "defs") and not len(child) and not child.attrib
             if empty or child.tag in ("metadata", "style"):
                 element.remove(child)
-        if title.startswith(_TITLE):
-            ElementTree.SubElement(element, "title").text = title.removeprefix(_TITLE)
+        if here is not None:
+            _put(element, here)
     body = "".join(ElementTree.tostring(child, "unicode") for child in root)
     width, height = figure.get_size_inches() * 72
     return svg_element(width, height, description, body.replace(" />", "/>"))
+
+
+def _put(element: ElementTree.Element, here: _InPage) -> None:
+    """Class and texts into the element of an artist. Where a marker lies outside the figure, nobody
+    knows whose text is whose, and so none has one."""
+    if here.css:
+        element.set("class", here.css)
+    markers = [each for each in element.iter() if each.tag == "use"]
+    owners = markers if len(here.texts) > 1 else [element] * len(here.texts)
+    if len(owners) == len(here.texts):
+        for owner, text in zip(owners, here.texts, strict=True):
+            ElementTree.SubElement(owner, "title").text = text
+    if here.css.startswith("hover"):  # the page's style has what they look like
+        for each in element.iter():
+            each.attrib.pop("style", None)
 
 
 def _local(name: str) -> str:
@@ -325,7 +384,7 @@ def draw_legend(figure: "Figure", entries: Sequence[Entry]) -> None:
 
 
 def _placed(entries: Sequence[Entry], width: float) -> list[tuple[float, int, str]]:
-    """Where each entry begins, its row, and its text cut to fit."""
+    """For each entry: x, row, and the text cut to fit."""
     longest = max(4, int((width - KEY) / (0.62 * SIZE)))
     x, row = 0.0, 0
     places: list[tuple[float, int, str]] = []
@@ -464,7 +523,10 @@ def horizontal_bars(
             if value is None or not isfinite(value):
                 beside(axes, (0, at), NOTHING, colour=MUTED)
                 continue
-            axes.barh([at], [value], height=thick * 0.9, color=one.colour, linewidth=0)
+            bar = axes.barh([at], [value], height=thick * 0.9, color=one.colour, linewidth=0)[0]
+            in_page(
+                bar, [", ".join(filter(None, (names[place], one.label))) + f": {written(value)}"]
+            )
             beside(axes, (value, at), written(value), right=value >= 0)
     known = [
         value
@@ -490,7 +552,7 @@ def horizontal_dots(width: float, panels: Sequence[Panel], zero: bool = True) ->
     parts = [(panel.names, rows_of(len(panel.names))) for panel in panels]
     figure, every = stacked_axes(width, parts, max(34, 9 * len(series)), entries)
     for axes, panel, (_, rows) in zip(every, panels, parts, strict=True):
-        _dots(axes, panel.series, rows)
+        _dots(axes, panel, rows)
         if zero:
             axes.axvline(0, color=MUTED, linewidth=1, zorder=0.9)
         axes.margins(x=0.04)
@@ -499,21 +561,25 @@ def horizontal_dots(width: float, panels: Sequence[Panel], zero: bool = True) ->
     return figure
 
 
-def _dots(axes: "Axes", series: Sequence[Series], rows: RowLayout) -> None:
+def _dots(axes: "Axes", panel: Panel, rows: RowLayout) -> None:
+    series = panel.series
     step = 0.7 / max(len(series), 3)
     for number, one in enumerate(series):
         below = (number - (len(series) - 1) / 2) * step
+        intervals = one.intervals or [None] * len(one.values)
         known = [
-            (value, y + below)
+            (value, y + below, place)
             for y, place in rows.places
             if (value := one.values[place]) is not None and isfinite(value)
         ]
-        xs, ys = [x for x, _ in known], [y for _, y in known]
-        axes.plot(xs, ys, "o", markersize=7, color=one.colour, markeredgecolor=PAPER)
+        xs, ys = [x for x, _, _ in known], [y for _, y, _ in known]
+        dots = axes.plot(xs, ys, "o", markersize=7, color=one.colour, markeredgecolor=PAPER)[0]
+        texts = [f"{panel.names[at]}, {one.label}: {x:.4g}" for x, _, at in known]
+        ends = [intervals[at] for _, _, at in known]
+        more = [f" ({end[0]:.4g} to {end[1]:.4g})" if end else "" for end in ends]
+        in_page(dots, [text + end for text, end in zip(texts, more, strict=True)])
         spans = [
-            (*span, y + below)
-            for y, place in rows.places
-            if one.intervals and (span := one.intervals[place]) is not None
+            (*span, y + below) for y, place in rows.places if (span := intervals[place]) is not None
         ]
         lows, highs, heights = ([span[part] for span in spans] for part in range(3))
         axes.hlines(heights, lows, highs, color=one.colour, linewidth=1.2, alpha=0.6)

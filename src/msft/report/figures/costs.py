@@ -4,7 +4,7 @@ still active under IES."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import fsum, isnan, nan
+from math import fsum, nan
 from typing import TYPE_CHECKING
 
 from msft.report.branches import Branch, Polyline, branches_of, rolled_back
@@ -29,13 +29,17 @@ from msft.report.figures.chart import (
     add_axes,
     colour_at,
     draw_legend,
+    hover,
+    in_page,
     legend_height,
+    log_axis_if_far,
     new_figure,
 )
+from msft.report.wording import method_name
 from msft.run.folder import StepLosses, step_losses_of
 from msft.run.history import History, adapter_of, disk_of, flops_of, path_tokens, train_flops
 from msft.search.rollout import CheckpointId
-from msft.text import si
+from msft.text import epochs, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,8 +117,8 @@ def loss(history: History, branches: Sequence[Branch], steps: StepLosses, width:
     entries = entries if any(moving) else []
     top = legend_height(entries, width)
     figure = new_figure(width, top + 300)
-    axes = add_axes(figure, 48, 12, top + 12, 118)
-    below = add_axes(figure, 48, 12, top + 206, 44, sharex=axes)
+    axes = add_axes(figure, 56, 12, top + 12, 118)
+    below = add_axes(figure, 56, 12, top + 206, 44, sharex=axes)
     for branch, places in zip(branches, moving, strict=True):
         shown = thinned(places)
         at = [branch.trained_at(0) + place / branch.per_epoch for place, _ in shown]
@@ -130,6 +134,10 @@ def loss(history: History, branches: Sequence[Branch], steps: StepLosses, width:
             lines[colour][1].extend([*(total / rows for total, rows in losses), nan])
     for colour, line in lines.items():
         axes.plot(*line, color=colour)
+        texts = [f"{epochs(x)} epochs trained: {y:.4g}" for x, y in zip(*line, strict=True)]
+        hover(axes, *line, texts)
+    axes.locator_params(axis="y", nbins=5)
+    log_axis_if_far(axes, (y for line in lines.values() for y in line[1]))
     active = [len(history.stages[branch.number].asked.active) for branch in branches]
     edges = [*(branch.before for branch in branches), branches[-1].trained_at(branches[-1].ticks)]
     below.stairs(active, edges, color=MUTED, fill=True, alpha=0.25)
@@ -140,7 +148,6 @@ def loss(history: History, branches: Sequence[Branch], steps: StepLosses, width:
         each.vlines(back, [0], [1], transform=across, color=LEFT, zorder=0.9, **DASHED)
     axes.tick_params(labelbottom=False)
     axes.set_ylabel("training loss")
-    axes.locator_params(axis="y", nbins=5)
     below.set_ylabel("active")
     many = len(history.start.datasets)
     below.set_ylim(0, 1.2 * many)
@@ -176,9 +183,11 @@ def flops(history: History, width: float) -> "Figure":
     axes.set_axis_off()
     total = sum(amount for _, amount, _ in shares) or 1
     left = 0.0
-    for _, amount, colour in shares:
+    for name, amount, colour in shares:
         share = amount / total
-        axes.barh([0], [share], left=[left], height=1, color=colour, edgecolor=PAPER, linewidth=2)
+        bar = axes.barh([0], [share], left=[left], height=1, color=colour, edgecolor=PAPER)[0]
+        bar.set_linewidth(2)
+        in_page(bar, [f"{name}: {si(amount)}FLOPs, {share:.1%}"])
         if share * width > 36:
             ink = INK if colour == FAINT else PAPER
             place = (left + share / 2, 0)
@@ -235,6 +244,11 @@ def draw_disk(axes: "Axes", history: History, branches: Sequence[Branch]) -> Non
         axes.plot(xs, most, color=FAINT, linewidth=1.2, drawstyle="steps-post")
         axes.fill_between(xs, there, step="post", color=MUTED, alpha=0.25, linewidth=0)
         axes.plot(xs, there, color=MUTED, linewidth=1.5, drawstyle="steps-post")
+        texts = [
+            f"from epoch {epochs(x)} trained: {copy.copies} copies, {copy.peak_copies} at most"
+            for x, copy in points
+        ]
+        hover(axes, [x + step / 2 for x, _ in points], copies, texts)
         for height, colour in lines.values():
             axes.axhline(height, color=colour, linewidth=1.4, linestyle=(0, (4, 3)))
     begun = [branch.before for branch in branches[1:]]
@@ -244,10 +258,6 @@ def draw_disk(axes: "Axes", history: History, branches: Sequence[Branch]) -> Non
     axes.set_ylabel("copies")
     axes.locator_params(axis="y", nbins=4, integer=True)
     axes.margins(x=0.01)
-
-
-_FAR = 8
-"""Highest over lowest loss from which the axis is logarithmic."""
 
 
 def loss_runs(comparison: Comparison) -> list[tuple[MethodRuns, ComparedRun]]:
@@ -320,23 +330,16 @@ def draw_losses(axes: "Axes", lines: Sequence[LossLine]) -> None:
         axes.plot(*gone, color=FAINT, linewidth=1)
         axes.plot(*line.moving, color=line.colour, linewidth=0.8, alpha=0.6)
         axes.plot(*kept, color=line.colour, linewidth=1.8)
-        heights += [loss for loss in (*kept[1], *gone[1]) if not isnan(loss)]
+        heights += [*kept[1], *gone[1]]
+        name = method_name(line.history.start.method)
+        texts = [f"{name}, epoch {epochs(x)}: {y:.4g}" for x, y in zip(*kept, strict=True)]
+        hover(axes, *kept, texts)
     leavers = _leavers(lines)
     for line in leavers:
         _rollback_lines(axes, line.history, line.colour, len(leavers) == 1)
-    if min(heights, default=0) > 0 and max(heights) > _FAR * min(heights):
-        _logarithmic(axes, max(heights) / min(heights))
+    log_axis_if_far(axes, heights)
     axes.set_ylabel("training loss")
     axes.margins(x=0.01)
-
-
-def _logarithmic(axes: "Axes", ratio: float) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 1000 else (1,)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
 
 
 def path_losses(history: History) -> tuple[Polyline, Polyline]:

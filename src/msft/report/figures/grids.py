@@ -37,7 +37,7 @@ from msft.report.figures.peaks import (
 )
 from msft.report.page import Section, marked
 from msft.run.history import disk_of
-from msft.text import SELECTED_ON_TEST, epochs
+from msft.text import epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,8 +137,7 @@ def grid_section(kind: GridKind, panels: Sequence[RunPanel]) -> Section:
     }[kind]
     draw = {"peaks": peaks_grid, "loss": loss_grid, "disk": disk_grid}[kind]
     section = Section(f"{kind}-grid", title, text, partial(draw, panels))
-    on_test = any(panel.run.history.selected_on_test for panel in panels)
-    return marked([section], SELECTED_ON_TEST if on_test else "", ("loss", "disk"))[0]
+    return marked([section], any(panel.run.history.selected_on_test for panel in panels))[0]
 
 
 def peaks_grid(panels: Sequence[RunPanel], width: float) -> "Figure":

@@ -50,6 +50,7 @@ from msft.report.figures.chart import (
     horizontal_axes,
     horizontal_bars,
     horizontal_dots,
+    in_page,
     legend_height,
     new_figure,
     room,
@@ -59,7 +60,7 @@ from msft.report.figures.costs import flops_shares
 from msft.report.page import Section
 from msft.report.wording import Unit, difference, gain_unit, points, score_unit
 from msft.search.curves import TEST, Number
-from msft.text import epochs, label, si
+from msft.text import counted, epochs, label, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +72,7 @@ MOST_BARS = 3
 
 
 def score_text(comparison: Comparison) -> str:
-    """What the figure shows besides scores."""
+    """A sentence on the intervals and the axes of the figure of scores."""
     units = {comparison.unit((name,)) for name in comparison.names}
     alone = all(len(method.over(comparison.seeds)) == 1 for method in comparison.methods)
     texts = ["The lines are Wilson's 95 % intervals."] if alone and "accuracy" in units else []
@@ -134,14 +135,6 @@ def _falling(values: Mapping[str, Number | None]) -> list[str]:
     return sorted(values, key=lambda name: inf if (value := values[name]) is None else -value)
 
 
-def gains_figure(comparison: Comparison, width: float) -> "Figure":
-    """Fig. 7: the gain over SFT on each sub-dataset, sorted, and on their mean.
-
-    Where metrics are mixed there is no mean: its gains are over the base model.
-    """
-    return _gains_drawn(comparison, gains(comparison), width)
-
-
 def group_gains(comparison: Comparison) -> dict[str, list[float | None]]:
     """Per group of sub-datasets the gain of each method other than SFT, on its mean."""
     return {
@@ -150,14 +143,14 @@ def group_gains(comparison: Comparison) -> dict[str, list[float | None]]:
     }
 
 
-def group_gains_figure(comparison: Comparison, width: float) -> "Figure":
-    """Fig. 7 as the paper draws it: the gain over SFT on each group of sub-datasets."""
-    return _gains_drawn(comparison, group_gains(comparison), width)
-
-
-def _gains_drawn(
+def gains_figure(
     comparison: Comparison, table: Mapping[str, Sequence[float | None]], width: float
 ) -> "Figure":
+    """Fig. 7: gains over SFT, and the gain on the mean. table: `gains` of sub-datasets, or
+    `group_gains` as in the paper.
+
+    Where metrics are mixed there is no mean: its gains are over the base model.
+    """
     unit, names, rows = comparison.unit(), [*table], [*table.values()]
     if unit is not None:
         names = ["mean", *names]
@@ -227,7 +220,8 @@ def parts_figure(parts: Mapping[str, Parts], split: str, unit: Unit, width: floa
         for entry, part in bars_of(share):
             length = points(part, unit)
             side = 1 if length >= 0 else -1
-            axes.barh([row], [length], left=[ends[side]], height=0.66, color=entry.colour)
+            bar = axes.barh([row], [length], left=[ends[side]], height=0.66, color=entry.colour)[0]
+            in_page(bar, [f"{names[place]}: {entry.label} {difference(part, unit)}"])
             ends[side] += length
         gain = points(share.gain, unit) if share.gain is not None else 0.0
         if share.gain is not None and isfinite(gain):
@@ -290,8 +284,10 @@ def places_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
     for row, place in rows.places:
         found = table.get(names[place], Places())
         alone = found.first - found.shared
-        axes.barh([row], [alone], height=0.74, color=BEST)
-        axes.barh([row], [found.shared], left=[alone], height=0.74, color=FAINT)
+        text = f"{names[place]}: {counted(found.first, 'first place')}, {found.shared} shared"
+        in_page(axes.barh([row], [alone], height=0.74, color=BEST)[0], [text])
+        shared = axes.barh([row], [found.shared], left=[alone], height=0.74, color=FAINT)
+        in_page(shared[0], [text])
         beside(axes, (found.first, row), f"{found.first}")
     room(axes, [found.first for found in table.values()], width, 3)
     axes.set_xlabel("first places")
@@ -389,11 +385,13 @@ def _budget_flops(axes: "Axes", comparison: Comparison, methods: Sequence[Method
     for place, method in enumerate(methods):
         bottom = 0.0
         shares = [flops_shares(run.history) for run in method.over(comparison.seeds)]
-        parts: dict[str, float] = {}
-        for _, amount, colour in (part for run in shares for part in run):
+        parts, spent = dict[str, float](), dict[str, str]()
+        for what, amount, colour in (part for run in shares for part in run):
+            spent[colour] = what
             parts[colour] = parts.get(colour, 0.0) + amount / len(shares)
         for colour, height_of in parts.items():
-            axes.bar([place], [height_of], bottom=[bottom], width=0.62, color=colour)
+            bar = axes.bar([place], [height_of], bottom=[bottom], width=0.62, color=colour)[0]
+            in_page(bar, [f"{method.label}, {spent[colour]}: {si(height_of)}FLOPs"])
             bottom += height_of
         above(axes, (place, bottom), si(bottom), 4, 12)
         tops.append(bottom)

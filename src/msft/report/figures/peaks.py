@@ -20,6 +20,7 @@ from msft.report.figures.chart import (
     beside,
     draw_legend,
     horizontal_bars,
+    hover,
     legend_height,
     name_bars,
     name_margin,
@@ -51,7 +52,7 @@ PEAK_ENTRIES = (
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Where the sub-datasets of the first roll-out peak, and where their mean does, in epochs."""
+    """The peaks of the sub-datasets and of their mean in the first roll-out, in epochs."""
 
     peaks: Mapping[str, float]
     mean: float
@@ -195,6 +196,8 @@ def _draw_distances(axes: "Axes", found: Peaks, labels: Sequence[str]) -> None:
         ends, at = [found.peaks[name] for name in names], [shown[name] for name in names]
         axes.hlines(at, found.mean, ends, color=colour, linewidth=8)
         axes.plot(ends, at, "o", markersize=7, color=colour, markeredgecolor=PAPER)
+        mean = f"; the mean peaks at epoch {epochs(found.mean)}"
+        hover(axes, ends, at, [f"{n} peaks at epoch {epochs(found.peaks[n])}{mean}" for n in names])
     for name, row in shown.items():
         peak = found.peaks[name]
         beside(axes, (peak, row), epochs(found.distance(name)), peak >= found.mean, gap=8)

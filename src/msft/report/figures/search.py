@@ -25,14 +25,19 @@ from msft.report.figures.chart import (
     WENT_ON,
     add_axes,
     beside,
+    colour_at,
+    hover,
+    in_page,
+    log_axis_if_far,
     name_rows,
     new_figure,
     svg_element,
     variable,
 )
+from msft.report.wording import in_words, score_unit
 from msft.run.history import Exclusion, History
 from msft.search.rollout import BASE, CheckpointId, place_of
-from msft.text import label
+from msft.text import epochs, label, listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +52,7 @@ _ROW, _PRESSED, _ENDS = 34, 5, 8
 
 
 class _StageRows:
-    """Where each roll-out stands, in pixels from the top."""
+    """The height of each roll-out's row, in pixels from the top."""
 
     def __init__(self, count: int) -> None:
         pressed = range(_ENDS, count - _ENDS) if count > MANY else range(0)
@@ -95,6 +100,7 @@ def timeline(history: History, branches: Sequence[Branch], width: float) -> "Fig
     _leavers(axes, history, branches, rows, narrow)
     if history.best:
         _star(axes, history, rows)
+    _hover_ticks(axes, history, branches, rows)
     return figure
 
 
@@ -174,6 +180,27 @@ def _leavers(
         beside(axes, (end, rows.middle), f"{many} left", gap=8, colour=LEFT, size=size)
 
 
+def _hover_ticks(
+    axes: "Axes", history: History, branches: Sequence[Branch], rows: _StageRows
+) -> None:
+    """Every tick says its mean; where somebody left, who."""
+    left: dict[CheckpointId, list[str]] = {}
+    for each in history.exclusions:
+        left.setdefault(each.checkpoint, []).append(each.name)
+    xs, ys, texts = list[float](), list[float](), list[str]()
+    for branch in (each for each in branches if each.number not in rows.pressed):
+        for tick, checkpoint in enumerate(branch.checkpoints[1:], start=1):
+            mean = history.mean(checkpoint) if history.has_mean(checkpoint) else None
+            text = f"stage {branch.number}, epoch {epochs(branch.at(tick))}, {checkpoint}"
+            text += f": mean {in_words(mean, history.mean_unit)}" if mean is not None else ""
+            text += f"; {listed(left[checkpoint])} left here" if checkpoint in left else ""
+            text += "; the best checkpoint" if checkpoint == history.best else ""
+            xs.append(branch.at(tick))
+            ys.append(rows.at[branch.number])
+            texts.append(text)
+    hover(axes, xs, ys, texts)
+
+
 def _star(axes: "Axes", history: History, rows: _StageRows) -> None:
     assert history.best is not None
     if history.average_of:
@@ -208,7 +235,7 @@ _STYLES: dict[tuple[str, bool], dict[str, Any]] = {
     (WENT_ON, True): {},
     (BEST, True): {},
 }
-"""How a part is drawn, by its colour and by whether the sub-dataset was trained there."""
+"""Line styles by the colour of a part and by whether the sub-dataset was in the mixture there."""
 
 _DASHES = {style: "1.2 2.4" if "linestyle" in options else "" for style, options in _STYLES.items()}
 
@@ -272,10 +299,87 @@ def curve(
         axes.plot(*line, color=style[0], **_STYLES[style])
     _peaks(axes, branches, name, heights)
     _marks(axes, history, branches, exclusion, heights)
+    _hover_scores(axes, history, branches, name, heights, intervals)
     axes.set_xlabel("epochs on the path")
     axes.locator_params(axis="y", nbins=4)
     axes.locator_params(axis="x", nbins=6)
     axes.margins(x=0.03)
+    if history.unit_of(name) == "nll":
+        log_axis_if_far(axes, (y for branch in branches for y in heights.line(branch)))
+    return figure
+
+
+def _hover_scores(
+    axes: "Axes",
+    history: History,
+    branches: Sequence[Branch],
+    name: str,
+    heights: _Heights,
+    intervals: Intervals,
+    css: str = "",
+) -> None:
+    """Every tick says its score with its interval; in a long search, every tick on the path."""
+    for branch in branches:
+        ticks = range(0 if branch.number == 0 else 1, branch.ticks + 1)
+        if (css and len(branches) > 1) or len(branches) > MANY:
+            ticks = range(ticks.start, branch.used + 1)
+        texts = []
+        for tick in ticks:
+            at = branch.checkpoints[tick]
+            score = history.known(at).get(name)
+            text = in_words(score.value, score.metric) if score else ""
+            interval = intervals.text(at, name)
+            text += f" ({interval})" if interval else ""
+            texts.append(f"{name}, epoch {epochs(branch.at(tick))}, {at}: {text}")
+        line = heights.line(branch)
+        hover(axes, [*map(branch.at, ticks)], [line[tick] for tick in ticks], texts, css)
+
+
+def together(
+    history: History,
+    branches: Sequence[Branch],
+    names: Sequence[str],
+    intervals: Intervals,
+    width: float,
+) -> "Figure":
+    """The curves of all sub-datasets, without what a search rolled back, each in a colour; dotted
+    where it is not in the mixture. A switch of the page hides the class of each, `d<place>`."""
+    units = [*dict.fromkeys(history.unit_of(name) for name in names)]
+    figure = new_figure(width, 280 * len(units))
+    panels = {
+        unit: add_axes(figure, 52, 12, 12 + 280 * at, 44 + 280 * (len(units) - at - 1))
+        for at, unit in enumerate(units)
+    }
+    left = {each.name: each for each in history.exclusions}
+    losses = list[float]()
+    for place, name in enumerate(names):
+        axes, heights = panels[history.unit_of(name)], _Heights(history, name)
+        css, colour = f"d{place}", colour_at(place)
+        lines: dict[bool, Polyline] = {True: ([], []), False: ([], [])}
+        for branch in branches:
+            xs, ys = lines[name in history.stages[branch.number].asked.active]
+            last = branch.ticks if len(branches) == 1 else branch.used
+            xs.extend([*map(branch.at, range(last + 1)), nan])
+            ys.extend([*heights.line(branch)[: last + 1], nan])
+        for trained, line in lines.items():
+            style = "-" if trained else (0, (1, 2))
+            in_page(axes.plot(*line, color=colour, linestyle=style, linewidth=1.8)[0], css=css)
+            losses += line[1] if history.unit_of(name) == "nll" else []
+        if name in left:
+            x, y = (
+                epochs_to(history, left[name].checkpoint),
+                heights.where_left(branches, left[name]),
+            )
+            in_page(axes.plot([x], [y], "o", color=colour, markersize=9)[0], css=css)
+        _hover_scores(axes, history, branches, name, heights, intervals, css)
+    for unit, axes in panels.items():
+        _best_line(axes, history)
+        axes.set_ylabel(score_unit(unit))
+        axes.locator_params(axis="x", nbins=6 if width <= NARROW else 12)
+        axes.margins(x=0.02)
+    if "nll" in panels:
+        log_axis_if_far(panels["nll"], losses)
+    axes.set_xlabel("epochs on the path")
     return figure
 
 
@@ -386,7 +490,12 @@ def _marks(
         height, within = heights(history.best), axes.get_yaxis_transform()
         star = axes.plot([1.0], [height], "*", markersize=12, color=BEST, transform=within)[0]
         star.set(clip_on=False, markeredgecolor=PAPER)
-    elif history.best:
+    else:
+        _best_line(axes, history)
+
+
+def _best_line(axes: "Axes", history: History) -> None:
+    if history.best and not history.average_of:
         x = epochs_to(history, history.best)
         axes.axvline(x, color=BEST, linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
 
