@@ -27,7 +27,7 @@ PAGES = [
 ]
 """The changelog is not among them: it grows, and it may name what is gone."""
 
-MOST_WORDS = 1500
+MOST_WORDS = 1400
 
 ROOMS = sorted({Path(file).parts[0] for file in files() if "/" in file})
 
@@ -101,7 +101,9 @@ def test_every_name_of_the_package_that_a_page_uses_can_be_imported(page: Path) 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_path)
 def test_a_page_is_short_enough_to_be_read(page: Path) -> None:
-    assert len(page.read_text().split()) <= MOST_WORDS
+    """The rules of a table are no words."""
+    words = [word for word in page.read_text().split() if word.strip("|-:")]
+    assert len(words) <= MOST_WORDS
 
 
 def test_the_map_of_the_readme_lists_every_room() -> None:
