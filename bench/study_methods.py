@@ -43,8 +43,7 @@ BUDGETS: Names = {
 }
 """Budgets beside those of METHODS."""
 BY_TASK = (
-    *(CONSTANT, "sft-ema-lr1e-4-e5-d0.99", "soup-lr1e-4-e5", "msft-lr1e-4", "msft-one"),
-    *("sro", "soft-sro", "dynamix", "continual"),
+    *(CONSTANT, "sft-ema-lr1e-4-e5-d0.99", "soup-lr1e-4-e5", "msft-lr1e-4", "sro", "continual"),
 )
 """Those with a row in the table by task."""
 FLOPS = {

@@ -27,7 +27,7 @@ PAGES = [
 ]
 """The changelog is not among them: it grows, and it may name what is gone."""
 
-MOST_WORDS = 1400
+MOST_WORDS = 1500
 
 ROOMS = sorted({Path(file).parts[0] for file in files() if "/" in file})
 
@@ -117,7 +117,7 @@ def test_the_keys_of_other_tools_stand_beside_keys_that_there_are() -> None:
     pairs = [(theirs, ours) for theirs, ours, _ in (line for line in lines if len(line) == 3)]
     known = {*recipe_keys(), *(field.name for field in fields(DatasetSpec))}
     named = [key for _, ours in pairs for key in re.findall(r"`([^`]+)`", ours)]
-    assert len(named) > 50
+    assert len(named) > 30
     assert [key for key in named if key not in known] == []
     asked = " ".join(theirs for theirs, _ in pairs)
     assert [key for key in ALIASES if f"`{key}`" not in asked] == [], "keys that are read as ours"

@@ -318,7 +318,7 @@ def decided(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_the_task_for_dstack_trains_a_recipe_on_its_volume() -> None:
-    task = yaml.safe_load((ROOT / "examples" / "msft.dstack.yml").read_text())
+    task = yaml.safe_load((ROOT / "examples" / "spot.dstack.yml").read_text())
     (command,) = (each for each in task["commands"] if each.startswith("msft "))
     options = build_parser().parse_args(shlex.split(command)[1:])
     (volume,) = task["volumes"]
