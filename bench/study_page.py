@@ -158,13 +158,10 @@ def other_selections(studies: Mapping[str, Study], runs: Path) -> list[str]:
     rows = []
     for mixture in ("five", "fifteen", "medmcqa", "gemma", "qwenlora", "qwenpaper", "bigbench"):
         study = studies.get(mixture, {})
-        names = {}
-        for label, name in names_in(study).items():
-            if variant_of(label) not in {variant_of(other) for other in names}:
-                names[label] = name
-        found = selection_table(
-            study, runs, {k: v for k, v in names.items() if variant_of(k) in CHOOSERS}
-        )
+        names = names_in(study)
+        best = {variant_of(label): label for label in reversed([*names])}
+        chosen = {best[variant]: names[best[variant]] for variant in CHOOSERS if variant in best}
+        found = selection_table(study, runs, chosen)
         head, rows = found[0], [*rows, *(f"| {mixture} {line}" for line in found[2:-1])]
     return _with_column("mixture", head, rows)
 

@@ -150,7 +150,7 @@ def test_the_page_for_programs_has_every_key_and_who_speaks_json() -> None:
     assert sorted(recipe.split()) == sorted(recipe_keys())
     assert sorted(rest.split("##")[0].split()) == sorted(f.name for f in fields(DatasetSpec))
     (commands,) = (each for each in build_parser()._actions if each.dest == "command")
-    choices: dict[str, Any] = dict(commands.choices or {})  # type: ignore[call-overload]
+    choices: dict[str, Any] = dict(commands.choices or {})
     speak = {name for name, each in choices.items() if "--json" in each.format_help()}
     (line,) = (line for line in page.split("\n\n") if "take --json" in line)
     assert set(re.findall(r"\w+", line.split(" take --json")[0])) - {"and"} == speak | {"analyze"}
