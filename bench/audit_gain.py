@@ -12,7 +12,7 @@ called spoiled. One JSON line a row in OUT/audit-gain.jsonl, logs in OUT/logs. E
 logs there when it ends, and is not done again; what was cut off is resumed.
 
 `python bench/study_logs.py OUT` adds the rows to docs/runs, and `make study` makes their tables
-(docs/results/audit-gain.md).
+(docs/results/audit.md).
 """
 
 import argparse
@@ -48,7 +48,7 @@ from msft.search.draws import sampled
 
 USES = ("all", "round-1", "round-2", "random", "oracle")
 TUNED = ["ema_decay=null", "lr_scheduler_type=cosine", "num_train_epochs=3"]
-"""The best schedule on the tuning seeds (docs/results/gain.md)."""
+"""The best schedule on the tuning seeds (docs/results/gain-tuning.md)."""
 MSFT = [
     *(each.replace("DECAY", "0.99") for each in VARIANTS["msft-sure-ema"]),
     "lr_scheduler_type=constant",

@@ -3,7 +3,7 @@
 python bench/import_public.py OUT FOLDER...
 
 Each FOLDER is a checkout of a repository. The recipes and what was said about each config are
-written to OUT, and the counts of docs/results/imports.md are printed for each folder.
+written to OUT, and the counts of docs/results/cpu.md are printed for each folder.
 """
 
 import contextlib

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from study_logs import history_of, verdicts_of
-from study_methods import CONSTANT, DISK, FLOPS, METHODS, REFERENCE, SOUPS, Names
+from study_methods import CONSTANT, FLOPS, METHODS, REFERENCE, SOUPS, Names
 from study_selection import Selection, selection_in
 from study_tables import Entry, Study, table
 
 from msft.report.compare.paper import (
     decomposition,
-    disk_bounds,
     mean_decomposition,
     mean_parts,
     mean_shift,
@@ -84,14 +83,15 @@ def _test_spread(chosen: Sequence[Selection]) -> str:
     return f"{100 * _mean(spreads):.2f}" if len(spreads) == len(chosen) else ""
 
 
-def flops_table(study: Study, runs: Path) -> list[str]:
-    """FLOPs by what they were for."""
+def costs_table(study: Study, runs: Path) -> list[str]:
+    """PFLOPs by what they were for, and the mean copies of the weights on disk."""
     against = _summary_means(study, runs, PRICED)["flops"]["total"]
     rows = []
     for label, (name, _) in METHODS.items():
         entries = entries_of(study, label)
         if entries and label not in SAME_RUN:
-            flops = _summary_means(study, runs, label)["flops"]
+            means = _summary_means(study, runs, label)
+            flops = means["flops"]
             kinds = ("train", "evaluation", "lookahead", "total", "kept")
             rows.append(
                 [
@@ -99,30 +99,11 @@ def flops_table(study: Study, runs: Path) -> list[str]:
                     *(f"{flops[kind] / 1e15:.2f}" for kind in kinds),
                     f"{flops['total'] / against:.2f}",
                     f"{FLOPS[label]:.2f}" if label in FLOPS else "",
+                    f"{means['disk']['mean_copies']:.2f}",
                 ]
             )
     head = ("train", "evaluation", "look-ahead", "total", "kept", "× SFT", "paper, × SFT")
-    return table((*SCORES, *head), rows)
-
-
-def disk_table(study: Study, runs: Path) -> list[str]:
-    """Copies on disk, and what the paper expects of mSFT."""
-    rows = []
-    for label, (name, _) in METHODS.items():
-        entries = entries_of(study, label)
-        if entries and label not in SAME_RUN:
-            disk = _summary_means(study, runs, label)["disk"]
-            bounds = disk_bounds(history_of(logs_of(runs, entries[0])))
-            rows.append(
-                [
-                    *scores(name, entries),
-                    *(f"{disk[kind]:.2f}" for kind in ("mean_copies", "peak_copies")),
-                    *((f"{bounds.mean:.1f}", bounds.most) if bounds else ("", "")),
-                    f"{DISK[label]:.2f}" if label in DISK else "",
-                ]
-            )
-    head = ("mean copies", "most", "paper's bound of the mean", "of the most", "paper, measured")
-    return table((*SCORES, *head), rows)
+    return table((*SCORES, *head, "copies on disk"), rows)
 
 
 def _summary_means(study: Study, runs: Path, label: str) -> dict[str, dict[str, float]]:

@@ -11,15 +11,14 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 from study_audits import found_table, gain_table
 from study_costs import (
     PRICED,
     SCORES,
-    disk_table,
-    flops_table,
+    costs_table,
     headroom_table,
     parts_table,
     peaks_table,
@@ -57,15 +56,13 @@ from msft.report.compare.statistics import mean, paired_t
 from msft.search.curves import SELECTION
 
 ROOT = Path(__file__).parent.parent
-OTHERS = (
-    *("noisy", "tasks", "selection", "selection-others", "peaks", "costs", "mixtures", "medmcqa"),
-    *("models", "paper", "bigbench"),
-)
 PAGES = (
     ROOT / "docs" / "study.md",
-    *(ROOT / "docs" / "results" / f"study-{name}.md" for name in OTHERS),
-    ROOT / "docs" / "results" / "gain.md",
-    ROOT / "docs" / "results" / "audit-gain.md",
+    *(
+        ROOT / "docs" / "results" / f"study-{name}.md"
+        for name in ("peaks", "costs", "mixtures", "models")
+    ),
+    ROOT / "docs" / "results" / "audit.md",
 )
 MARK = re.compile(r"(<!-- study (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 EPOCHS = "epochs_trained"
@@ -156,35 +153,26 @@ def _gain(pairs: Sequence[tuple[float, float]]) -> str:
     return f"{100 * float(mean([one - two for one, two in pairs])):+.1f}"
 
 
-def confirmation_table(study: Study) -> list[str]:
-    """Methods with five seeds or more, against cosine SFT on the seeds of both."""
-    against, rows = study[REFERENCE], []
-    for label in (label for label in METHODS if len(study.get(label, ())) >= 5):
-        found = study[label]
-        pairs = [(found[seed], against[seed]) for seed in sorted(set(found) & set(against))]
-        above = sum(one.mean > two.mean for one, two in pairs)
-        tests = ("", "") if label == REFERENCE else (_tests(pairs)[0], _range(over_rows(pairs)))
-        trained = mean([float(entry.line["epochs_trained"]) for entry in found.values()])
-        rows.append(
-            [
-                *scores(METHODS[label][0], list(found.values())),
-                f"{float(trained):.1f}",
-                *tests,
-                "" if label == REFERENCE else f"{above} of {len(pairs)}",
-            ]
-        )
-    head = ("epochs", "over cosine SFT, over seeds", "over test rows", "above 0")
-    return table((*SCORES, *head), rows)
-
-
 def other_selections(studies: Mapping[str, Study], runs: Path) -> list[str]:
     """The bootstrap of the choice on the other mixtures and models."""
     rows = []
     for mixture in ("five", "fifteen", "medmcqa", "gemma", "qwenlora", "qwenpaper", "bigbench"):
         study = studies.get(mixture, {})
-        found = selection_table(study, runs, names_in(study))
+        names = names_in(study)
+        best = {variant_of(label): label for label in reversed([*names])}
+        chosen = {best[variant]: names[best[variant]] for variant in CHOOSERS if variant in best}
+        found = selection_table(study, runs, chosen)
         head, rows = found[0], [*rows, *(f"| {mixture} {line}" for line in found[2:-1])]
     return _with_column("mixture", head, rows)
+
+
+CHOSEN = {
+    label: METHODS[label]
+    for label in (REFERENCE, CONSTANT, PRICED, "msft-lr1e-4", "msft-one", SURE_EMA, "soft-sro")
+}
+"""Those whose choice is compared on the ten tasks."""
+CHOOSERS = ("sft-cosine", "msft", "msft-sure-ema")
+"""Those whose choice is compared on every mixture: the best cosine schedule stands for all."""
 
 
 def _with_column(name: str, head: str, rows: Sequence[str]) -> list[str]:
@@ -197,7 +185,13 @@ def whole_table(study: Study, paper: Mapping[str, float] | None = None) -> list[
 
     paper: its differences to SFT by variant, where it has such a table.
     """
-    return main_table(study, names_in(study, paper), papers=paper is not None)
+    names = names_in(study, paper)
+    shown = {label: name for label, name in names.items() if variant_of(label) not in SIDE_CONTROLS}
+    return main_table(study, shown, papers=paper is not None)
+
+
+SIDE_CONTROLS = ("soup-all", "soup-random")
+"""Controls that only the main tables show."""
 
 
 def protocol_table(study: Study, runs: Path, paper: Mapping[str, float]) -> list[str]:
@@ -237,7 +231,7 @@ def _with_range(interval: Interval) -> str:
 
 
 def sizes_table(studies: Mapping[str, Study]) -> list[str]:
-    """The first methods on 5, 10 and 15 tasks, each against cosine SFT on as many."""
+    """The first methods on 5 and 15 tasks, each against cosine SFT on as many."""
     rows = []
     for count, mixture in SIZES.items():
         found = main_table(studies.get(mixture, {}), {k: METHODS[k] for k in BY_SIZE}, False)
@@ -246,17 +240,11 @@ def sizes_table(studies: Mapping[str, Study]) -> list[str]:
     return _with_column("N", head, rows)
 
 
-SIZES = {5: "five", 10: "clean", 15: "fifteen"}
+SIZES = {5: "five", 15: "fifteen"}
 BY_SIZE = (
-    *(REFERENCE, CONSTANT, PRICED, "soup-lr1e-4-e5", "soup-random-lr1e-4-e5"),
-    *("soup-last-lr1e-4-e5", "msft-lr1e-4", SURE_EMA),
+    *(REFERENCE, CONSTANT, PRICED, "soup-lr1e-4-e5"),
+    *("msft-lr1e-4", SURE_EMA),
 )
-
-
-@lru_cache(maxsize=1)
-def _confirmed(runs: Path) -> dict[str, Study]:
-    """The seeds of gain.md."""
-    return study_of(runs, set(range(70, 80)), None)
 
 
 def _audited(
@@ -271,18 +259,15 @@ TABLES: dict[str, Made] = {
     "noisy": lambda studies, _: main_table(studies["noisy"], papers=False),
     "gemma": lambda studies, _: whole_table(studies["gemma"]),
     "tasks": lambda studies, _: task_table(studies["clean"]),
-    "selection": lambda studies, runs: selection_table(studies["clean"], runs),
+    "selection": lambda studies, runs: selection_table(studies["clean"], runs, CHOSEN),
     "selection_others": other_selections,
-    "selection_noisy": lambda studies, runs: selection_table(studies["noisy"], runs),
+    "selection_noisy": lambda studies, runs: selection_table(studies["noisy"], runs, CHOSEN),
     "peaks": lambda studies, runs: peaks_table(studies["clean"], runs),
     "headroom": headroom_table,
     "parts": parts_table,
     "shifts": shifts_table,
-    "gain": lambda _, runs: confirmation_table(_confirmed(runs)["clean"]),
-    "gain_noisy": lambda _, runs: confirmation_table(_confirmed(runs)["noisy"]),
-    "flops": lambda studies, runs: flops_table(studies["clean"], runs),
-    "disk": lambda studies, runs: disk_table(studies["clean"], runs),
-    "budgets": lambda studies, _: main_table(studies["clean"], BUDGETS),
+    "costs": lambda studies, runs: costs_table(studies["clean"], runs),
+    "budgets": lambda studies, _: main_table(studies["clean"], BUDGETS, papers=False),
     "sizes": lambda studies, _: sizes_table(studies),
     "medmcqa": lambda studies, _: whole_table(studies.get("medmcqa", {}), PAPER_MEDMCQA),
     "qwen": lambda studies, _: whole_table(studies.get("qwen", {}), PAPER_QWEN),

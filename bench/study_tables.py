@@ -9,8 +9,8 @@ line is several entries: `soup` is its span, `soup-peaks` and the others are its
 is the best tick of the same roll-out, unless a run of `sft` is there.
 --against: the reference; by itself the SFT without averages that is best on validation.
 --mixture: only this one.
---unseen: only test rows that the trial of gain.md did not draw (500 a task, seed 20); tasks of
-which it drew every row are left out. DATA is the folder of the rows.
+--unseen: only test rows that the first trial did not draw (500 a task, seed 20); tasks of which it
+drew every row are left out. DATA is the folder of the rows.
 """
 
 import argparse

@@ -20,5 +20,5 @@ def test_names_are_given_once() -> None:
 
 
 def test_the_docs_have_the_table() -> None:
-    page = Path(__file__).parents[2] / "docs" / "faults.md"
+    page = Path(__file__).parents[2] / "docs" / "reliability.md"
     assert as_markdown() in page.read_text(), "print table.as_markdown() and put it there"

@@ -52,7 +52,7 @@ answers are worth less than the worst validation rows, gap / D is too much.
 In later rounds the judges have not learned the suspects, so they know more, and share and ranks
 are made anew. The verdict is not: a second try would double the chances of luck.
 
-docs/results/audit-simulation.md has level, power and coverage. Mistakes that follow from the input
+docs/results/audit.md has level, power and coverage. Mistakes that follow from the input
 are learned by every judge and cannot be seen; wrong validation rows hide as much of the gap.
 """
 
