@@ -448,6 +448,9 @@ def test_losses_of_several_runs_say_where_somebody_left_and_how_many_remained(
     assert known(kept) == [pytest.approx(place) for place in path]
     discarded = losses((0, 0, 3, 4), (1, 1, 1, 4), (3, 3, 3, 4), (5, 6, 1, 4))
     assert {*known(gone)} - {*known(kept)} == {*discarded}
+    leaving = losses((0, 0, 2, 2), (3, 3, 2, 2))
+    assert len(leaving) == 2
+    assert {*leaving} <= {*known(gone)}, "what was rolled back begins where it left the path"
 
 
 def test_a_roll_back_after_which_all_go_on_is_no_leaving(folder: Path) -> None:
