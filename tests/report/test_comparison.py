@@ -627,6 +627,20 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
         assert "behind a score: the difference to SFT" in " ".join(said.split())
 
 
+def test_a_gain_is_over_the_sft_run_of_the_same_seed(tmp_path: Path) -> None:
+    """Of a loss among other metrics: the share by which the loss fell, a half and a quarter."""
+    losses = {("sft", 20): 4.0, ("sft", 30): 2.0, ("msft", 20): 2.0, ("msft", 30): 1.5}
+    folders = []
+    for (method, seed), loss in losses.items():
+        scores = {"loss": nll(loss, 10), "marks": accuracy(1, 2)}
+        base = {"loss": nll(8.0, 10), "marks": accuracy(0, 2)}
+        folders.append(made(tmp_path, method, seed, scores, scores, base=base))
+    comparison = lined_up(folders)
+    (msft,) = comparison.others
+    assert [(run.seed, sft.seed) for run, sft in comparison.pairs(msft)] == [(20, 20), (30, 30)]
+    assert comparison.gain(msft, "loss") == pytest.approx(100 * (1 / 2 + 1 / 4) / 2)
+
+
 @pytest.mark.parametrize(("kind", "gain"), [("means", 0.25), ("mixed", 0.25), ("sums", 0.125)])
 def test_the_bootstrap_pools_what_has_counts_to_pool_and_nothing_else(
     kind: str, gain: float, tmp_path: Path

@@ -804,3 +804,15 @@ def test_each_part_has_the_colour_of_its_sign_and_the_undefined_is_grey() -> Non
     assert "+9.0  undefined: never left" in texts
     assert "+2.0  of it undefined: +3.0" in texts
     assert "−8.0" in texts
+
+
+def test_parts_of_one_sign_stand_one_behind_the_other() -> None:
+    parts = {
+        "up": Parts(Fraction(5, 100), Fraction(2, 100), Fraction(3, 100)),
+        "stayed": Parts(Fraction(9, 100), rest=Fraction(9, 100), why="never left"),
+    }
+    with drawing():
+        axes = parts_figure(parts, "test", "accuracy", WIDE).axes[0]
+    mean = [bar for _, bar in bars(axes) if round(bar.get_y() + bar.get_height() / 2) == 0]
+    places = [pytest.approx(place) for place in ((0, 1), (1, 1.5), (2.5, 4.5))]
+    assert [(bar.get_x(), bar.get_width()) for bar in mean] == places

@@ -282,6 +282,9 @@ def test_budgets_are_told_apart(folder: Path) -> None:
     for key, name in (("parts", "mSFT C = 1"), ("parts-c2", "mSFT C = 2")):
         assert by_key[key].title == f"What the gain is made of · {name}"
         assert by_key[key].text.startswith(f"The gain of {name} over SFT on test")
+    with drawing():
+        scores = by_key["budgets"].draw(WIDE).axes[0]
+    assert [text.get_text() for text in scores.get_xticklabels()] == ["SFT", "C = 1", "C = 2"]
     assert_drawn(sections, folder)
 
 
