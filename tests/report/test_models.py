@@ -14,7 +14,7 @@ from msft.report.compare.comparison import model_comparisons, over_in_words, tit
 from msft.report.compare.runs import compared_runs
 from msft.report.comparison_page import headline_of_models, report_of, text_of, write_files
 from msft.report.comparison_tables import model_tables
-from msft.report.tables import Table
+from msft.report.tables import Table, terminal
 from msft.run.log import RunEvent, read_log, to_line
 from msft.search.curves import Number, Scores, accuracy
 
@@ -134,6 +134,18 @@ def test_a_base_model_ahead_of_all_methods_has_no_rank_in_the_average(tmp_path: 
     main = rows(by_key(model_tables(comparisons))["main"])
     average = {name: main["Average", name][-2] for name in ("Base", "SFT", "mSFT")}
     assert average == {"Base": (90, None, 0), "SFT": (40, None, 2), "mSFT": (60, 20, 1)}
+
+
+def test_a_block_has_its_name_once_on_a_terminal(tmp_path: Path) -> None:
+    comparisons = model_comparisons(compared_runs(six(tmp_path), groups_by_recipe))
+    lines = terminal(by_key(model_tables(comparisons))["ablation"]).splitlines()
+    names = [line.split("  ")[0] for line in lines[lines.index("owner/small") - 1 :]]
+    methods = ["SFT", "SRO SFT", "mSFT"]
+    assert names == [
+        *("", "owner/small", *methods),
+        *("", "large", *methods),
+        *("", "Average", *methods),
+    ]
 
 
 def test_flops_are_averaged_and_so_are_the_factors_of_each_model(tmp_path: Path) -> None:
