@@ -374,6 +374,16 @@ def test_the_timeline_has_the_path_the_discarded_the_leavers_and_the_best(wander
     (left,) = [line for line in axes.lines if line.get_marker() == "o" and known(line)]
     assert known(left) == [(1, rows[0]), (1, rows[1]), (4, rows[3]), (6, rows[5])]
     assert [names[f"{name} left"] for name in "abcd"] == [rows[stage] for stage in (0, 1, 3, 5)]
+    fold, peaks = Fold(wandered), list[tuple[float, float]]()
+    for (asked, points), begin, row in zip(fold.stages, (0, 1, 1, 3, 4, 6), rows, strict=True):
+        places = [asked["start"], *(point["checkpoint"] for point in points)]
+        known_at = [fold.scores(place, "validation") for place in places]
+        curves = [[scores[name][0] for scores in known_at] for name in asked["active"]]
+        ticks = sorted({curve.index(max(curve)) for curve in curves})
+        peaks += [(begin + tick / 2, row) for tick in ticks]
+    (strokes,) = [line for line in axes.lines if line.get_marker() == "|"]
+    assert known(strokes) == peaks
+    assert len(peaks) > len(rows), "in some stage not all peak together"
 
 
 def test_the_band_of_a_curve_leaves_out_what_was_rolled_back(wandered: Path) -> None:
