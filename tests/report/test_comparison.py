@@ -59,7 +59,17 @@ from msft.report.comparison_tables import (
 )
 from msft.report.figures.methods import budgets_of
 from msft.report.sections import comparison_figures
-from msft.report.tables import Cell, Table, TableRow, csv_text, latex, markdown, ranked, terminal
+from msft.report.tables import (
+    Cell,
+    Table,
+    TableRow,
+    cells_of,
+    csv_text,
+    latex,
+    markdown,
+    ranked,
+    terminal,
+)
 from msft.run.environment import record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History, summary_of
@@ -625,6 +635,14 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
     assert table.head[-2] == "mean gain"
     for said in (terminal(table), markdown(table), latex(table)):
         assert "behind a score: the difference to SFT" in " ".join(said.split())
+
+
+def test_a_program_reads_0_as_a_number_and_a_word_as_a_text() -> None:
+    cells = (Cell("±0.0", value=0), Cell("1.5", value=Fraction(3, 2)), Cell("sure"), Cell("–"))
+    table = Table("key", "", "", ("method", "a", "b", "c", "d"), (TableRow("SFT", cells),))
+    values = [cell["value"] for cell in cells_of([table])]
+    assert values == [0, 1.5, "sure", None]
+    assert [type(value) for value in values[:2]] == [int, float]
 
 
 def test_a_gain_is_over_the_sft_run_of_the_same_seed(tmp_path: Path) -> None:
