@@ -59,7 +59,17 @@ from msft.report.comparison_tables import (
 )
 from msft.report.figures.methods import budgets_of
 from msft.report.sections import comparison_figures
-from msft.report.tables import Cell, Table, TableRow, csv_text, latex, markdown, ranked, terminal
+from msft.report.tables import (
+    Cell,
+    Table,
+    TableRow,
+    cells_of,
+    csv_text,
+    latex,
+    markdown,
+    ranked,
+    terminal,
+)
 from msft.run.environment import record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History, summary_of
@@ -625,6 +635,28 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
     assert table.head[-2] == "mean gain"
     for said in (terminal(table), markdown(table), latex(table)):
         assert "behind a score: the difference to SFT" in " ".join(said.split())
+
+
+def test_a_program_reads_0_as_a_number_and_a_word_as_a_text() -> None:
+    cells = (Cell("±0.0", value=0), Cell("1.5", value=Fraction(3, 2)), Cell("sure"), Cell("–"))
+    table = Table("key", "", "", ("method", "a", "b", "c", "d"), (TableRow("SFT", cells),))
+    values = [cell["value"] for cell in cells_of([table])]
+    assert values == [0, 1.5, "sure", None]
+    assert [type(value) for value in values[:2]] == [int, float]
+
+
+def test_a_gain_is_over_the_sft_run_of_the_same_seed(tmp_path: Path) -> None:
+    """Of a loss among other metrics: the share by which the loss fell, a half and a quarter."""
+    losses = {("sft", 20): 4.0, ("sft", 30): 2.0, ("msft", 20): 2.0, ("msft", 30): 1.5}
+    folders = []
+    for (method, seed), loss in losses.items():
+        scores = {"loss": nll(loss, 10), "marks": accuracy(1, 2)}
+        base = {"loss": nll(8.0, 10), "marks": accuracy(0, 2)}
+        folders.append(made(tmp_path, method, seed, scores, scores, base=base))
+    comparison = lined_up(folders)
+    (msft,) = comparison.others
+    assert [(run.seed, sft.seed) for run, sft in comparison.pairs(msft)] == [(20, 20), (30, 30)]
+    assert comparison.gain(msft, "loss") == pytest.approx(100 * (1 / 2 + 1 / 4) / 2)
 
 
 @pytest.mark.parametrize(("kind", "gain"), [("means", 0.25), ("mixed", 0.25), ("sums", 0.125)])

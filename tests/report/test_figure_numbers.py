@@ -388,6 +388,16 @@ def test_the_timeline_has_the_path_the_discarded_the_leavers_and_the_best(wander
     (left,) = [line for line in axes.lines if line.get_marker() == "o" and known(line)]
     assert known(left) == [(1, rows[0]), (1, rows[1]), (4, rows[3]), (6, rows[5])]
     assert [names[f"{name} left"] for name in "abcd"] == [rows[stage] for stage in (0, 1, 3, 5)]
+    fold, peaks = Fold(wandered), list[tuple[float, float]]()
+    for (asked, points), begin, row in zip(fold.stages, (0, 1, 1, 3, 4, 6), rows, strict=True):
+        places = [asked["start"], *(point["checkpoint"] for point in points)]
+        known_at = [fold.scores(place, "validation") for place in places]
+        curves = [[scores[name][0] for scores in known_at] for name in asked["active"]]
+        ticks = sorted({curve.index(max(curve)) for curve in curves})
+        peaks += [(begin + tick / 2, row) for tick in ticks]
+    (strokes,) = [line for line in axes.lines if line.get_marker() == "|"]
+    assert known(strokes) == peaks
+    assert len(peaks) > len(rows), "in some stage not all peak together"
 
 
 def test_the_band_of_a_curve_leaves_out_what_was_rolled_back(wandered: Path) -> None:
@@ -462,6 +472,9 @@ def test_losses_of_several_runs_say_where_somebody_left_and_how_many_remained(
     assert known(kept) == [pytest.approx(place) for place in path]
     discarded = losses((0, 0, 3, 4), (1, 1, 1, 4), (3, 3, 3, 4), (5, 6, 1, 4))
     assert {*known(gone)} - {*known(kept)} == {*discarded}
+    leaving = losses((0, 0, 2, 2), (3, 3, 2, 2))
+    assert len(leaving) == 2
+    assert {*leaving} <= {*known(gone)}, "what was rolled back begins where it left the path"
 
 
 def test_a_roll_back_after_which_all_go_on_is_no_leaving(folder: Path) -> None:
@@ -815,3 +828,15 @@ def test_each_part_has_the_colour_of_its_sign_and_the_undefined_is_grey() -> Non
     assert "+9.0  undefined: never left" in texts
     assert "+2.0  of it undefined: +3.0" in texts
     assert "−8.0" in texts
+
+
+def test_parts_of_one_sign_stand_one_behind_the_other() -> None:
+    parts = {
+        "up": Parts(Fraction(5, 100), Fraction(2, 100), Fraction(3, 100)),
+        "stayed": Parts(Fraction(9, 100), rest=Fraction(9, 100), why="never left"),
+    }
+    with drawing():
+        axes = parts_figure(parts, "test", "accuracy", WIDE).axes[0]
+    mean = [bar for _, bar in bars(axes) if round(bar.get_y() + bar.get_height() / 2) == 0]
+    places = [pytest.approx(place) for place in ((0, 1), (1, 1.5), (2.5, 4.5))]
+    assert [(bar.get_x(), bar.get_width()) for bar in mean] == places

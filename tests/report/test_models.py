@@ -14,7 +14,7 @@ from msft.report.compare.comparison import model_comparisons, over_in_words, tit
 from msft.report.compare.runs import compared_runs
 from msft.report.comparison_page import headline_of_models, report_of, text_of, write_files
 from msft.report.comparison_tables import model_tables
-from msft.report.tables import Table
+from msft.report.tables import Table, terminal
 from msft.run.log import RunEvent, read_log, to_line
 from msft.search.curves import Number, Scores, accuracy
 
@@ -36,8 +36,12 @@ def run(
     ticks: int = 1,
     base: Sequence[int] = (0, 0, 0, 0),
     best: int = 1,
+    test_base: Sequence[int] | None = None,
 ) -> Path:
-    """A finished run of a model with these rows right of ten on test; on validation one more."""
+    """A finished run of a model with these rows right of ten on test; on validation one more.
+
+    test_base: rows that the base model has right on test, where they are not those on validation.
+    """
     chosen = right(*(count + 1 for count in test))
     recipe = f"model_name_or_path: {model}\n{RECIPE}"
     place = made(
@@ -51,6 +55,7 @@ def run(
         ticks=ticks,
         base=right(*base),
         best=best,
+        test_base=None if test_base is None else right(*test_base),
     )
     events = read_log(place / "run.jsonl")
     first = events[0]
@@ -117,6 +122,30 @@ def test_results_have_a_block_of_each_model_and_their_average(tmp_path: Path) ->
     assert ablation["Average", "mSFT"][0] == (57.5, 7.5, 1)
     assert ablation["large", "SFT"][0] == (70, None, 2)
     assert "A block for each of 2 models" in tables["main"].note
+
+
+def test_a_base_model_ahead_of_all_methods_has_no_rank_in_the_average(tmp_path: Path) -> None:
+    paths = [
+        run(tmp_path, model, method, counts, test_base=(9, 9, 9, 9))
+        for model in ("owner/small", "large")
+        for method, counts in (("sft", (4, 4, 4, 4)), ("msft", (6, 6, 6, 6)))
+    ]
+    comparisons = model_comparisons(compared_runs(paths, groups_by_recipe))
+    main = rows(by_key(model_tables(comparisons))["main"])
+    average = {name: main["Average", name][-2] for name in ("Base", "SFT", "mSFT")}
+    assert average == {"Base": (90, None, 0), "SFT": (40, None, 2), "mSFT": (60, 20, 1)}
+
+
+def test_a_block_has_its_name_once_on_a_terminal(tmp_path: Path) -> None:
+    comparisons = model_comparisons(compared_runs(six(tmp_path), groups_by_recipe))
+    lines = terminal(by_key(model_tables(comparisons))["ablation"]).splitlines()
+    names = [line.split("  ")[0] for line in lines[lines.index("owner/small") - 1 :]]
+    methods = ["SFT", "SRO SFT", "mSFT"]
+    assert names == [
+        *("", "owner/small", *methods),
+        *("", "large", *methods),
+        *("", "Average", *methods),
+    ]
 
 
 def test_flops_are_averaged_and_so_are_the_factors_of_each_model(tmp_path: Path) -> None:

@@ -160,6 +160,13 @@ def test_a_sample_is_without_replacement_and_at_most_all_rows() -> None:
     assert where.sample(where.mixture.parts[0], 5, "x", 1) != small
 
 
+def test_every_roll_out_draws_samples_of_its_own() -> None:
+    first, second = (place(30, rollout=rollout) for rollout in (0, 1))
+    part = first.mixture.parts[0]
+    assert first.sample(part, 5, "x", 0) == first.sample(part, 5, "x", 0)
+    assert first.sample(part, 5, "x", 0) != second.sample(part, 5, "x", 0)
+
+
 @pytest.mark.parametrize(
     ("every", "due"),
     [(1, list(range(10))), (4, [0, 4, 8]), (0.2, [0, 2, 4, 6, 8]), (0.3, [0, 3, 6, 9])],

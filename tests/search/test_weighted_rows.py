@@ -53,6 +53,13 @@ def test_a_weight_of_one_is_no_weight() -> None:
     assert not USUAL.anew
 
 
+def test_some_of_its_rows_have_the_share_of_an_epoch_that_all_of_them_have() -> None:
+    assert Counter(TWICE.among([0, 3]).epoch(20, 0, 0)) == {0: 2, 3: 2}
+    half = HALF.among([1, 3, 5, 7])
+    assert (half.size, half.rows) == (4, 2)
+    assert set(half.epoch(20, 0, 0)) < {1, 3, 5, 7}
+
+
 def test_the_rest_is_drawn_anew_in_each_epoch_and_roll_out() -> None:
     drawn = {(r, e): tuple(sorted(HALF.epoch(20, r, e))) for r in range(2) for e in range(10)}
     assert len(set(drawn.values())) > 15
