@@ -25,7 +25,7 @@ from msft.cli import COMMANDS, build_parser, main
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import load_recipe, recipe_keys
 from msft.search.methods import METHODS
-from test_docs import FOR_PROGRAMS, PAGES, by_path
+from test_docs import FOR_PROGRAMS, PAGES
 from test_paper_page import unlike
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +34,10 @@ INLINE = re.compile(r"`(msft [^`]+)`")
 BREAKS = {"&&", "|", ">", "<", ";", "&", "||"}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROSE = [page for page in PAGES if page != FOR_PROGRAMS]
+
+
+def by_path(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def blocks(page: Path, *languages: str) -> list[str]:

@@ -80,10 +80,9 @@ def test_sizes_that_the_product_does_not_take_stay_as_they_are() -> None:
 def test_only_embeddings_head_and_odd_sizes_keep_their_dtype() -> None:
     made = adapted(loaded(model_of("llama")), OPTIONS, CPU, bf16=False)
     packed = sum(
-        part.numel() * part.element_size()
+        module.packed.numel() * module.packed.element_size()
         for module in made.loaded.model.modules()
         if isinstance(module, fp8.Fp8Linear)
-        for part in (module.packed,)
     )
     rest = sum(4 * p.numel() for p in made.loaded.model.parameters() if not p.requires_grad)
     assert packed + rest == frozen_bytes(made.shape, bf16=False, four_bit=False, fp8=True)

@@ -51,6 +51,6 @@ def test_on_a_gpu_products_are_those_of_a_cpu_and_the_same_again() -> None:
         made = work(left, *fp8.rounded(weight))
         expected = work(left.cpu().float(), *(part.cpu() for part in fp8.rounded(weight)))
         assert torch.allclose(
-            made.cpu().float(), expected, rtol=2**-6, atol=1e-3 * expected.abs().max()
+            made.cpu().float(), expected, rtol=2**-6, atol=1e-3 * float(expected.abs().max())
         )
         assert torch.equal(made, work(left, *fp8.rounded(weight)))

@@ -273,7 +273,8 @@ class AdaptedWeights:
 
     def _in_fp8(self) -> list[Tensor]:
         """The frozen weights in FP8 as one matrix, and its scales."""
-        packed, scales = zip(*(base.parts for base in self._bases), strict=True)
+        packed = [base.packed for base in self._bases]
+        scales = [base.scales for base in self._bases]
         return [
             torch.cat([part.view(torch.uint8) for part in packed]).view(fp8.FP8),
             torch.cat(scales),

@@ -130,19 +130,17 @@ class Fp8Linear(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.dtype = dtype
         packed, scales = rounded(layer.weight.data.to(device=device, dtype=dtype))
+        self.packed: Tensor
+        self.scales: Tensor
         self.register_buffer("packed", packed, persistent=False)
         self.register_buffer("scales", scales, persistent=False)
         self.bias = layer.bias
 
     @property
-    def parts(self) -> list[Tensor]:
-        return [self.packed, self.scales]  # type: ignore[list-item]
-
-    @property
     def weight(self) -> Tensor:
         """The numbers that it computes with."""
-        return widened(*self.parts, self.dtype)
+        return widened(self.packed, self.scales, self.dtype)
 
     def forward(self, given: Tensor) -> Tensor:
-        made: Tensor = _FrozenProduct.apply(given, *self.parts)  # type: ignore[no-untyped-call]
+        made: Tensor = _FrozenProduct.apply(given, self.packed, self.scales)  # type: ignore[no-untyped-call]
         return made if self.bias is None else made + self.bias
