@@ -160,6 +160,18 @@ def short_rows() -> OptionalKernel[Any]:
     return OptionalKernel(module)
 
 
+@cache
+def fp8_kernels() -> OptionalKernel[Any]:
+    """The module `accel/fp8_kernels.py`, where Triton can make kernels for this device."""
+    if short_rows().item is None:
+        return OptionalKernel(None, short_rows().reason)
+    try:
+        from msft.engine.accel import fp8_kernels as module
+    except ImportError as error:
+        return OptionalKernel(None, cause_of(error))
+    return OptionalKernel(module)
+
+
 def recorder_of(device: torch.device) -> OptionalKernel[Callable[[], Recorder]]:
     """What makes recorders of a device's work."""
     if device.type != "cuda":

@@ -20,13 +20,12 @@ torchao and Transformer Engine train all weights in FP8, with modules, dispatch 
 scales. Frozen weights need none of that: three functions and a module are enough.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from msft.engine.kernels import short_rows
+from msft.engine.kernels import fp8_kernels
 
 FP8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FP8).max
@@ -57,7 +56,7 @@ def fits(layer: nn.Linear) -> bool:
 
 def rounded(matrix: Tensor, by: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """A matrix in FP8 and the scale of each row. by: factors of its columns, put in before."""
-    if matrix.is_cuda and (kernels := _kernels()) is not None:
+    if matrix.is_cuda and (kernels := fp8_kernels().item) is not None:
         return kernels.rounded(matrix, by, LARGEST, SMALLEST)  # type: ignore[no-any-return]
     numbers = matrix.float() if by is None else matrix.float() * by
     scales = numbers.abs().amax(dim=1, keepdim=True).clamp(min=SMALLEST) / LARGEST
@@ -90,19 +89,9 @@ def _multiplied(left: Tensor, right: Tensor, rows: Tensor, columns: Tensor, dtyp
 
 def _turned(weight: Tensor) -> Tensor:
     """A matrix whose rows are the columns of another one."""
-    if weight.is_cuda and (kernels := _kernels()) is not None:
+    if weight.is_cuda and (kernels := fp8_kernels().item) is not None:
         return kernels.turned(weight)  # type: ignore[no-any-return]
     return weight.t().contiguous()
-
-
-@cache
-def _kernels() -> Any:
-    """The module `accel/fp8_kernels.py`, where Triton can make its kernels."""
-    if short_rows().item is None:
-        return None
-    from msft.engine.accel import fp8_kernels
-
-    return fp8_kernels
 
 
 class _FrozenProduct(torch.autograd.Function):
