@@ -637,6 +637,19 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
         assert "behind a score: the difference to SFT" in " ".join(said.split())
 
 
+def test_the_lowest_and_the_highest_score_are_means_over_the_seeds(tmp_path: Path) -> None:
+    counts = {20: (1, 4, 5, 9), 30: (3, 4, 5, 7)}
+    folders = [
+        made(tmp_path, method, seed, right(*places))
+        for method in ("sft", "msft")
+        for seed, places in counts.items()
+    ]
+    table = spread_table(lined_up(folders))
+    assert table is not None
+    for row in table.rows:
+        assert [cell.value for cell in row.cells[1:]] == [20, 80]
+
+
 def test_a_program_reads_0_as_a_number_and_a_word_as_a_text() -> None:
     cells = (Cell("±0.0", value=0), Cell("1.5", value=Fraction(3, 2)), Cell("sure"), Cell("–"))
     table = Table("key", "", "", ("method", "a", "b", "c", "d"), (TableRow("SFT", cells),))
