@@ -35,6 +35,7 @@ from msft.report.compare.comparison import (
     spread_of,
 )
 from msft.report.compare.runs import compared_runs, rows_apart
+from msft.report.compare.statistics import paired_t
 from msft.report.comparison_page import (
     headline,
     margin_of,
@@ -635,6 +636,41 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
     assert table.head[-2] == "mean gain"
     for said in (terminal(table), markdown(table), latex(table)):
         assert "behind a score: the difference to SFT" in " ".join(said.split())
+
+
+def test_rows_are_sure_only_if_the_interval_leaves_out_0_too(tmp_path: Path) -> None:
+    """Nine rows are better and one is worse, but that one is half of a small sub-dataset."""
+    verdicts = {"sft": ("0" * 20, "11"), "msft": ("1" * 9 + "0" * 11, "01")}
+    folders = []
+    for method, (large, small) in verdicts.items():
+        rows: dict[str, Verdict] = {"large": large, "small": small}
+        scores = {name: accuracy(each.count("1"), len(each)) for name, each in rows.items()}
+        folders.append(made(tmp_path, method, 20, scores, scores, verdicts=rows))
+    table = bootstrap_table(lined_up(folders))
+    assert table is not None
+    difference, low, high, _, better, worse, p, words = table.rows[0].cells
+    assert difference.value == pytest.approx(100 * (0.45 - 0.5) / 2)
+    assert (low.value or 0) < 0 < (high.value or 0)
+    assert (better.value, worse.value, p.value) == (9, 1, pytest.approx(22 / 1024))
+    assert words.text == "may be chance"
+
+
+def test_p_is_over_all_seeds_that_both_have(tmp_path: Path) -> None:
+    """A third method lacks one of them, so that means are over two."""
+    counts = {"sft": (1, 2, 3), "msft": (2, 5, 5), "ies": (3, 3)}
+    folders = [
+        made(tmp_path, method, seed, right(*[count] * 4))
+        for method, each in counts.items()
+        for seed, count in zip((20, 30, 40), each, strict=False)
+    ]
+    table = seed_table(lined_up(folders))
+    assert table is not None
+    row = next(row for row in table.rows if row.name == "mSFT")
+    cells = dict(zip(table.head[1:], row.cells, strict=True))
+    assert (cells["mean"].value, cells["mean"].difference) == (35, 20)
+    found = paired_t([2, 5, 5], [1, 2, 3])
+    assert found is not None
+    assert cells["p"].value == pytest.approx(found[1])
 
 
 def test_the_lowest_and_the_highest_score_are_means_over_the_seeds(tmp_path: Path) -> None:
