@@ -665,6 +665,28 @@ def test_rows_of_other_data_are_not_held_against_each_other(tmp_path: Path) -> N
     assert bootstrap_table(lined_up([one, two])) is None
 
 
+def test_flops_are_of_the_seeds_that_all_methods_have(tmp_path: Path) -> None:
+    counts = right(1, 2, 3, 4)
+    folders = [
+        made(tmp_path, method, seed, counts, train_tokens=tokens)
+        for method, seed, tokens in (("sft", 20, 10), ("sft", 30, 30), ("msft", 20, 20))
+    ]
+    comparison = lined_up(folders)
+    flops = [comparison.flops(method, "train") for method in comparison.methods]
+    assert flops == [6 * 1000 * 10, 6 * 1000 * 20]
+
+
+def test_each_of_three_sub_datasets_has_a_third_of_the_difference(tmp_path: Path) -> None:
+    folders = []
+    for method, last in (("sft", "1000"), ("msft", "1100")):
+        rows: dict[str, Verdict] = {"a": "1010", "b": "0011", "c": last}
+        scores = {name: accuracy(each.count("1"), 4) for name, each in rows.items()}
+        folders.append(made(tmp_path, method, 20, scores, scores, verdicts=rows))
+    table = bootstrap_table(lined_up(folders))
+    assert table is not None
+    assert table.rows[0].cells[0].value == pytest.approx(100 * 0.25 / 3)
+
+
 def test_p_is_over_all_seeds_that_both_have(tmp_path: Path) -> None:
     """A third method lacks one of them, so that means are over two."""
     counts = {"sft": (1, 2, 3), "msft": (2, 5, 5), "ies": (3, 3)}
