@@ -35,6 +35,7 @@ from msft.report.compare.comparison import (
     spread_of,
 )
 from msft.report.compare.runs import compared_runs, rows_apart
+from msft.report.compare.statistics import paired_t
 from msft.report.comparison_page import (
     headline,
     margin_of,
@@ -635,6 +636,86 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
     assert table.head[-2] == "mean gain"
     for said in (terminal(table), markdown(table), latex(table)):
         assert "behind a score: the difference to SFT" in " ".join(said.split())
+
+
+def test_rows_are_sure_only_if_the_interval_leaves_out_0_too(tmp_path: Path) -> None:
+    """Nine rows are better and one is worse, but that one is half of a small sub-dataset."""
+    verdicts = {"sft": ("0" * 20, "11"), "msft": ("1" * 9 + "0" * 11, "01")}
+    folders = []
+    for method, (large, small) in verdicts.items():
+        rows: dict[str, Verdict] = {"large": large, "small": small}
+        scores = {name: accuracy(each.count("1"), len(each)) for name, each in rows.items()}
+        folders.append(made(tmp_path, method, 20, scores, scores, verdicts=rows))
+    table = bootstrap_table(lined_up(folders))
+    assert table is not None
+    difference, low, high, _, better, worse, p, words = table.rows[0].cells
+    assert difference.value == pytest.approx(100 * (0.45 - 0.5) / 2)
+    assert (low.value or 0) < 0 < (high.value or 0)
+    assert (better.value, worse.value) == (9, 1)
+    assert p.value == pytest.approx(22 / 1024)
+    assert words.text == "may be chance"
+
+
+def test_rows_of_other_data_are_not_held_against_each_other(tmp_path: Path) -> None:
+    scores, rows = {"a": accuracy(2, 4)}, {"a": "1010"}
+    one, two = (made(tmp_path, m, 20, scores, scores, verdicts=rows) for m in ("sft", "msft"))
+    assert bootstrap_table(lined_up([one, two])) is not None
+    log = (two / "run.jsonl").read_text()
+    (two / "run.jsonl").write_text(log.replace('"fingerprint":{}', '"fingerprint":{"data":"x"}'))
+    assert bootstrap_table(lined_up([one, two])) is None
+
+
+def test_flops_are_of_the_seeds_that_all_methods_have(tmp_path: Path) -> None:
+    counts = right(1, 2, 3, 4)
+    folders = [
+        made(tmp_path, method, seed, counts, train_tokens=tokens)
+        for method, seed, tokens in (("sft", 20, 10), ("sft", 30, 30), ("msft", 20, 20))
+    ]
+    comparison = lined_up(folders)
+    flops = [comparison.flops(method, "train") for method in comparison.methods]
+    assert flops == [6 * 1000 * 10, 6 * 1000 * 20]
+
+
+def test_each_of_three_sub_datasets_has_a_third_of_the_difference(tmp_path: Path) -> None:
+    folders = []
+    for method, last in (("sft", "1000"), ("msft", "1100")):
+        rows: dict[str, Verdict] = {"a": "1010", "b": "0011", "c": last}
+        scores = {name: accuracy(each.count("1"), 4) for name, each in rows.items()}
+        folders.append(made(tmp_path, method, 20, scores, scores, verdicts=rows))
+    table = bootstrap_table(lined_up(folders))
+    assert table is not None
+    assert table.rows[0].cells[0].value == pytest.approx(100 * 0.25 / 3)
+
+
+def test_p_is_over_all_seeds_that_both_have(tmp_path: Path) -> None:
+    """A third method lacks one of them, so that means are over two."""
+    counts = {"sft": (1, 2, 3), "msft": (2, 5, 5), "ies": (3, 3)}
+    folders = [
+        made(tmp_path, method, seed, right(*[count] * 4))
+        for method, each in counts.items()
+        for seed, count in zip((20, 30, 40), each, strict=False)
+    ]
+    table = seed_table(lined_up(folders))
+    assert table is not None
+    row = next(row for row in table.rows if row.name == "mSFT")
+    cells = dict(zip(table.head[1:], row.cells, strict=True))
+    assert (cells["mean"].value, cells["mean"].difference) == (35, 20)
+    found = paired_t([2, 5, 5], [1, 2, 3])
+    assert found is not None
+    assert cells["p"].value == pytest.approx(found[1])
+
+
+def test_the_lowest_and_the_highest_score_are_means_over_the_seeds(tmp_path: Path) -> None:
+    counts = {20: (1, 4, 5, 9), 30: (3, 4, 5, 7)}
+    folders = [
+        made(tmp_path, method, seed, right(*places))
+        for method in ("sft", "msft")
+        for seed, places in counts.items()
+    ]
+    table = spread_table(lined_up(folders))
+    assert table is not None
+    for row in table.rows:
+        assert [cell.value for cell in row.cells[1:]] == [20, 80]
 
 
 def test_a_program_reads_0_as_a_number_and_a_word_as_a_text() -> None:

@@ -16,6 +16,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle, StepPatch
+from matplotlib.text import Annotation
 from scipy.stats import binomtest
 from test_paper_figures import run_of, written
 
@@ -388,6 +389,8 @@ def test_the_timeline_has_the_path_the_discarded_the_leavers_and_the_best(wander
     (left,) = [line for line in axes.lines if line.get_marker() == "o" and known(line)]
     assert known(left) == [(1, rows[0]), (1, rows[1]), (4, rows[3]), (6, rows[5])]
     assert [names[f"{name} left"] for name in "abcd"] == [rows[stage] for stage in (0, 1, 3, 5)]
+    jumps = [text for text in axes.texts if isinstance(text, Annotation) and text.arrow_patch]
+    assert [(text.get_position()[0], text.xy[0]) for text in jumps] == [(2, 1), (3, 1), (5, 4)]
     fold, peaks = Fold(wandered), list[tuple[float, float]]()
     for (asked, points), begin, row in zip(fold.stages, (0, 1, 1, 3, 4, 6), rows, strict=True):
         places = [asked["start"], *(point["checkpoint"] for point in points)]
