@@ -111,13 +111,11 @@ class NoFolder:
 
     def __init__(self, *places: Any) -> None: ...
 
-    def update(self, checkpoint: str, card: str, last: bool = True) -> bool:
-        return True
+    def follow(self, history: Any, now: bool = False) -> None: ...
+
+    def verify(self, history: Any) -> None: ...
 
     def has_export(self, checkpoint: str) -> bool:
-        return False
-
-    def is_damaged(self) -> bool:
         return False
 
     def give_back(self, checkpoint: str) -> None: ...

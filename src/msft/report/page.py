@@ -335,14 +335,16 @@ def formats_of(named: str | Sequence[str]) -> tuple[str, ...]:
     return formats
 
 
-def write_figures(sections: Sequence[Section], folder: Path, formats: Sequence[str]) -> list[Path]:
+def write_figures(
+    sections: Sequence[Section], folder: Path, formats: Sequence[str], width: float = WIDE
+) -> list[Path]:
     """Each figure on paper white, named by its key."""
     paths: list[Path] = []
     if sections:
         folder.mkdir(parents=True, exist_ok=True)
     for section in sections:
         with drawing():
-            figure = section.draw(WIDE)
+            figure = section.draw(width)
             figure.patch.set_visible(True)
             for name in formats:
                 path = folder / f"{section.key}.{name}"
