@@ -11,7 +11,7 @@ scale. Here every row of a matrix has its own scale, amax/448, so one outlier sp
 The products add up in fp32 and give bf16. The GPU multiplies a row-major matrix with a column-major
 one, so the backward pass turns W8, a pass over one byte a weight; a second copy would cost as much
 memory as bf16 does. Gradients are rounded to e4m3, too, not to e5m2: with a scale for each token
-the range of e4m3 is enough, and its error is 0.038 instead of 0.059 (docs/results/scale.md).
+the range of e4m3 is enough, and its error is 0.038 instead of 0.059 (docs/results/speed.md).
 
 An adapter's own products stay in bf16, and its weights in fp32. Evaluation and `msft merge` use the
 rounded weights, which are those that the adapter was trained beside.
