@@ -412,7 +412,7 @@ class TrainingRun:
         except BaseException as reason:
             every_rank = self._ranks.world == 1 or isinstance(reason, SAME_IN_ALL_RANKS)
             started = recorded.is_live and recorded.history.opened is not None
-            if every_rank and started:  # a refused run writes nothing
+            if every_rank and started:  # a refused run leaves summary and checkpoints alone
                 self._park(recorded.history, reason)
             raise
         return history
@@ -551,9 +551,9 @@ def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
 
 
 def training_keys(recipe: Recipe) -> list[tuple[str, Any]]:
-    """The keys that change the weights and that neither the settings nor the data hold. Keys that
-    were added later are included only where they are set, so that older run folders keep their
-    digest."""
+    """The keys that change the weights, but for those that only the settings have. `optim` and
+    `ema_decay` stand in the settings, too; they are here so that old digests stay the same. Keys
+    that were added later are included only where they are set, for the same reason."""
     keys = ["learning_rate", "lr_scheduler_type", "train_batch_size", "weight_decay"]
     keys += ["max_grad_norm", "warmup_steps", "bf16", "optim"]
     keys += ["ema_decay"] if recipe.ema_decay is not None else []

@@ -285,8 +285,8 @@ def test_slices_are_a_share_of_all_but_of_working_weights_and_of_gradients_that_
     fp32 = replace(eight, bf16=False, ranks=2)
     assert held_bytes(SHAPE, fp32) == (4 + (4 + 8) // 2) * SHAPE.parameters
     own = 4 * SHAPE.parameters // 8 + uncut_bytes(SHAPE, 2)
-    assert gradient_bytes(SHAPE, eight, parts=False) == step_bytes(SHAPE, eight) == own
-    assert gradient_bytes(SHAPE, eight, parts=True) == own + 4 * SHAPE.parameters
+    assert gradient_bytes(SHAPE, eight, accumulate=False) == step_bytes(SHAPE, eight) == own
+    assert gradient_bytes(SHAPE, eight, accumulate=True) == own + 4 * SHAPE.parameters
     halved = replace(eight, half_moments=True)
     assert step_bytes(SHAPE, halved) == own + 6 * 4 * SHAPE.largest // 8
 
@@ -304,14 +304,14 @@ ADAPTED = Demand(8736, 0.185, bf16=True, half_moments=False, trained=42_000_000,
 
 def test_beside_an_adapter_only_its_own_weights_have_masters_moments_and_gradients() -> None:
     assert held_bytes(SHAPE, ADAPTED) == 16 * GB + 42_000_000 * (4 + 8 + 2)
-    assert gradient_bytes(SHAPE, ADAPTED, parts=True) == 42_000_000 * (2 + 4)
+    assert gradient_bytes(SHAPE, ADAPTED, accumulate=True) == 42_000_000 * (2 + 4)
     averaged = replace(ADAPTED, averaged=True)
     assert held_bytes(SHAPE, averaged) - held_bytes(SHAPE, ADAPTED) == 42_000_000 * 4
 
 
 def test_compiled_layers_with_an_adapter_compute_the_gate_again() -> None:
     kept, every = replace(ADAPTED, fused=True), replace(ADAPTED, fused=True, trained=None)
-    apart = token_bytes(SHAPE, every, again=False) - token_bytes(SHAPE, kept, again=False)
+    apart = token_bytes(SHAPE, every, recompute=False) - token_bytes(SHAPE, kept, recompute=False)
     assert apart == pytest.approx(SHAPE.layers * 2 * SHAPE.inner)
 
 

@@ -61,7 +61,7 @@ from msft.search.feeds import Batch, Losses, Update
 
 
 class FastEngine(TorchEngine):
-    """A model and AdamW."""
+    """A model that this engine suits, trained in packed rows by kernels of its own."""
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from torch import nn
 
 from msft import process
 from msft.data.corpus import Corpus, settings_for
+from msft.engine.adapters.fp8 import MULTIPLE
 from msft.engine.decode.decoder import MEMORY_OF_KEYS
 from msft.engine.decode.plans import SPARE_OF_ROW
 from msft.engine.kernels import optimizer_way
@@ -117,7 +118,7 @@ def _gb(size: int) -> str:
 FP32, BF16 = 4, 2
 PACKED = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in NF4: a block of 64 has a scale of a byte, 256 scales have one of four."""
-FP8 = 1
+IN_FP8 = 1
 """Bytes of a weight in FP8. The scale of each row is not counted."""
 MERGED_SHARE = 0.25
 """Of the device's memory, what a plain model beside an adapter's may take."""
@@ -137,8 +138,10 @@ HALVED_STEP = 6
 """fp32 tensors beside a weight while `adamw_bf16` moves it without a kernel."""
 BASE_ON_DEVICE = 0.05
 """The base model's weights stay on the device if they take less than this share of its memory."""
-EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
-"""Tokens of one forward pass that keeps nothing, over four; halved where they do not fit."""
+EVALUATED_TOKENS = {"cuda": 65536, "cpu": 32768}
+"""Tokens of one forward pass of an evaluation. The decoder halves them where memory runs out."""
+EVALUATED_PER_TRAINED = 4
+"""Times `micro_batch_tokens`, since a pass without gradients keeps nothing."""
 HEAD_TOKENS = 4096
 """Predictions whose losses are computed at once, since they are in fp32."""
 LINE_TOKENS = 65536
@@ -242,13 +245,16 @@ def merged_bytes(
 
 def frozen_bytes(shape: ModelShape, bf16: bool, four_bit: bool, fp8: bool = False) -> int:
     """Bytes of the weights that are not trained; head and embeddings are never packed."""
-    packed, each = shape.packed_weights() if four_bit or fp8 else 0, FP8 if fp8 else PACKED
+    multiple = MULTIPLE if fp8 else 1
+    packed = shape.packed_weights(multiple) if four_bit or fp8 else 0
+    each = IN_FP8 if fp8 else PACKED
     return (BF16 if bf16 else FP32) * (shape.parameters - packed) + round(each * packed)
 
 
 def evaluated_tokens(recipe: Recipe, kind: str) -> int:
-    """The most tokens of a forward pass that keeps nothing."""
-    return 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[kind])
+    """The most tokens of one forward pass of an evaluation. kind: of the device."""
+    asked = recipe.micro_batch_tokens
+    return EVALUATED_PER_TRAINED * asked if asked else EVALUATED_TOKENS[kind]
 
 
 def in_bf16(recipe: Recipe, device: torch.device) -> bool:
@@ -290,21 +296,23 @@ def cpu_fit(checkpointing: Checkpointing) -> Fit:
 def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkpointing) -> Fit:
     """How the engine works on a GPU; free: its free bytes before the model is there."""
 
-    def fitting(again: bool, parts: bool) -> int:
-        needed = held_bytes(shape, demand) + gradient_bytes(shape, demand, parts)
-        return int(SAFETY * (free - needed) / token_bytes(shape, demand, again))
+    def fitting(recompute: bool, accumulate: bool) -> int:
+        needed = held_bytes(shape, demand) + gradient_bytes(shape, demand, accumulate)
+        return int(SAFETY * (free - needed) / token_bytes(shape, demand, recompute))
 
-    again = checkpointing is True
+    recompute = checkpointing is True
     if checkpointing == "auto" and demand.trained is None:
-        again = fitting(False, parts=False) < demand.batch_tokens
+        recompute = fitting(False, accumulate=False) < demand.batch_tokens
     elif checkpointing == "auto":
-        again = fitting(False, parts=True) < min(demand.batch_tokens, WORTH_SPLITTING)
-    tokens = fitting(again, parts=False)
+        recompute = fitting(False, accumulate=True) < min(demand.batch_tokens, WORTH_SPLITTING)
+    tokens = fitting(recompute, accumulate=False)
     whole = tokens >= demand.batch_tokens
     bound = RECORDED_UP_TO if demand.trained is None else ADAPTED_UP_TO
     worth_it = whole or demand.trained is not None  # parts of a step have gradients of their own
-    recorded = worth_it and not again and shape.parameters <= bound
-    return Fit(max(512, tokens if whole else fitting(again, parts=True)), again, recorded)
+    recorded = worth_it and not recompute and shape.parameters <= bound
+    return Fit(
+        max(512, tokens if whole else fitting(recompute, accumulate=True)), recompute, recorded
+    )
 
 
 def held_bytes(shape: ModelShape, demand: Demand) -> int:
@@ -326,24 +334,24 @@ def average_bytes(shape: ModelShape, demand: Demand) -> int:
     return FP32 * demand.trainable_parameters(shape) // demand.ranks if demand.averaged else 0
 
 
-def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
+def gradient_bytes(shape: ModelShape, demand: Demand, accumulate: bool) -> int:
     """Bytes of gradients; with slices, of the slices of a rank and of gradients not yet cut.
 
-    parts: with the fp32 copy in which micro-batches add up.
+    accumulate: a batch is split, so a copy in fp32 adds up the gradients of its parts.
     """
     if demand.sliced:
-        summed = FP32 * shape.parameters if parts else 0
+        summed = FP32 * shape.parameters if accumulate else 0
         own = FP32 * shape.parameters // demand.ranks
         return own + uncut_bytes(shape, BF16 if demand.bf16 else FP32) + summed
     if not demand.bf16:
         return FP32 * demand.trainable_parameters(shape)
-    summed = parts and not demand.half_moments
+    summed = accumulate and not demand.half_moments
     return demand.trainable_parameters(shape) * (BF16 + (FP32 if summed else 0))
 
 
 def step_bytes(shape: ModelShape, demand: Demand) -> int:
     """Bytes of gradients, and of what the optimizer's step takes beside them."""
-    gradients = gradient_bytes(shape, demand, parts=False)
+    gradients = gradient_bytes(shape, demand, accumulate=False)
     if demand.lean or not demand.bf16:
         return gradients
     if demand.half_moments:
@@ -360,17 +368,17 @@ def uncut_bytes(shape: ModelShape, width: int) -> int:
     return width * min(shape.parameters, ends + 2 * layers)
 
 
-def token_bytes(shape: ModelShape, demand: Demand, again: bool) -> float:
+def token_bytes(shape: ModelShape, demand: Demand, recompute: bool) -> float:
     """Bytes of a token's activations that wait for the backward pass, and of the head's logits.
 
-    again: activations are recomputed, all but a layer's input.
+    recompute: activations are recomputed, all but a layer's input.
     """
     width = BF16 if demand.bf16 else FP32
     layer = width * (10 * shape.hidden + 4 * shape.inner)
     if demand.fused:
         inner = 3 if demand.trained is None else 2  # the gate's product is computed again
         layer = width * (6 * shape.hidden + inner * shape.inner)
-    kept = shape.layers * width * shape.hidden + layer if again else shape.layers * layer
+    kept = shape.layers * width * shape.hidden + layer if recompute else shape.layers * layer
     prediction = 2 * width if demand.fused else width + 2 * FP32  # with its gradient
     return kept + demand.answers * shape.vocabulary * prediction
 
@@ -780,7 +788,7 @@ def memory_of(
     again, most = fit.gradient_checkpointing, workload.micro_batch_tokens or fit.micro_batch_tokens
     whole = workload.batch_tokens <= most
     tokens = max(workload.longest, min(workload.batch_tokens, most))
-    sums = 0 if whole else gradient_bytes(shape, demand, parts=True)
+    sums = 0 if whole else gradient_bytes(shape, demand, accumulate=True)
     allowed = workload.checkpointing is not False and room.kind == "cuda"
     least = token_bytes(shape, demand, again or allowed)
     average = average_bytes(shape, demand)

@@ -199,7 +199,7 @@ def rounds(
         filled[owner] += sizes[name]
     longest = max(map(len, queues))
     return [
-        [queue[turn] if turn < len(queue) else [] for queue in queues] for turn in range(longest)
+        [queue[index] if index < len(queue) else [] for queue in queues] for index in range(longest)
     ]
 
 
@@ -216,8 +216,9 @@ class Lanes(ABC):
     parameters: the model's that are trained, the same on every rank.
     mixed: the model computes in bf16.
     evaluated: the model that predicts.
-    owned: the parameters whose masters and moments this rank has.
-    names: the tensors that this rank owns.
+    owned: the parameters that this rank's optimizer updates: whole tensors, or with full sharding a
+        slice of every tensor.
+    names: the whole tensors that this rank writes to files and exports; each has one such rank.
     """
 
     evaluated: Any
@@ -428,7 +429,7 @@ class DataParallel(Lanes):
         if self.ranks.world == 1:
             return parts[0]
         mine: Gradients = {}
-        for turn, owned in enumerate(self._rounds):
+        for index, owned in enumerate(self._rounds):
             sent = [
                 part[name].reshape(-1).float()
                 for names in owned
@@ -438,7 +439,7 @@ class DataParallel(Lanes):
             sizes = [len(parts) * self._size(names) for names in owned]
             here = owned[self.ranks.rank]
             wanted = [len(nodes) * self._size(here) for nodes in self._nodes]
-            got = self.ranks.exchange(f"gradients {turn}", torch.cat(sent), sizes, wanted)
+            got = self.ranks.exchange(f"gradients {index}", torch.cat(sent), sizes, wanted)
             if here:
                 whole = self._root(got.split(self._size(here)))
                 split = torch.split(whole, [self._parameters[name].numel() for name in here])
@@ -490,7 +491,7 @@ class DataParallel(Lanes):
     @torch.no_grad()
     def _travel(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy each tensor from its owner to all ranks, in place."""
-        for turn, owned in enumerate(self._rounds):
+        for index, owned in enumerate(self._rounds):
             for owner, names in enumerate(owned):
                 if not names:
                     continue
@@ -500,7 +501,7 @@ class DataParallel(Lanes):
                     if mine
                     else held[0].new_empty(self._size(names))
                 )
-                self.ranks.spread(f"weights {turn}", flat, owner)
+                self.ranks.spread(f"weights {index}", flat, owner)
                 pieces = torch.split(flat, [tensor.numel() for tensor in held])
                 for tensor, piece in zip(held, pieces, strict=True) if not mine else ():
                     tensor.copy_(piece.view_as(tensor))

@@ -1,5 +1,5 @@
-"""Ranks: the processes of one run and how they meet, by torch.distributed. Of the other files only
-`sharding.py` imports it.
+"""Several processes of one run, joined by torch.distributed. Besides this file only `sharding.py`
+imports torch.distributed.
 
 `Group` is what several processes have in place of `msft.ranks.ALONE`. All ranks run the same
 program and come by the same *meetings* in the same order: `gather` (what each rank has to say, as

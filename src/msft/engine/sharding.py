@@ -8,10 +8,10 @@ and exports; `gather_owned` and `scatter` go from slices to whole tensors and ba
 **Gradients.** FSDP2 cuts the gradients of some layers into slices as soon as the backward pass has
 them, so that they are never whole all at once. Its own reduce-scatter adds in an order of its own.
 `TreeReduce` takes its place and adds as the tree of `parallel.py` does, so the bits are those of
-`sharding: optimizer` (but for the norm that clips gradients). In pass j the ranks compute lanes j·W
-to (j+1)·W - 1 side by side. All ranks take the same number of passes, since each pass is a meeting:
-a rank whose lane has fewer micro-batches takes one with a row that counts nothing. `Turn` says what
-a pass begins and ends.
+`sharding: optimizer` (but for the norm that clips gradients). The W ranks work on W lanes at a
+time, one lane each. A group of W lanes takes as many passes as its longest lane has micro-batches.
+Each pass is a meeting, so a rank with fewer micro-batches computes one row whose loss is divided by
+infinity. `PassPlace` says what a pass begins and ends.
 
 **Weights.** FSDP2 usually gathers the weights of a layer before each pass and frees them behind it.
 Here they stay: evaluation needs whole working weights, so they are always there, and training has
@@ -42,8 +42,8 @@ SLICED_TOGETHER = 2**29
 
 
 @dataclass(slots=True)
-class Turn:
-    """Where a step stands: which lanes the ranks compute, and what this pass begins and ends."""
+class PassPlace:
+    """A pass in its step: which lanes the ranks compute, and what the pass begins and ends."""
 
     lanes_from: int = 0
     begins_lane: bool = True
@@ -67,8 +67,8 @@ class FullSharding(Lanes):
                 parameter.data = parameter.data.bfloat16()
         shared = {id(p): nn.Parameter(p.new_empty(0), requires_grad=False) for p in given.values()}
         self.evaluated = copy.deepcopy(model, shared)
-        self._turn = Turn()
-        self._sharded = Sharded(model, lanes, ranks, lambda: self._turn)
+        self._pass = PassPlace()
+        self._sharded = Sharded(model, lanes, ranks, lambda: self._pass)
         self._given = given
         self._rows: list[Tensor] = []
         self._stale = True
@@ -83,9 +83,9 @@ class FullSharding(Lanes):
         self._refresh()
         losses = torch.zeros(len(rows) + 1, device=self._device)
         place = 0
-        for lane, part, turn in self._passes(rows, split):
-            self._turn = turn
-            if turn.begins_lane:
+        for lane, part, this_pass in self._passes(rows, split):
+            self._pass = this_pass
+            if this_pass.begins_lane:
                 self._seed_lane(lane)
                 place = lane
             found = backward(part or rows[:1], targets if part else inf)
@@ -99,16 +99,16 @@ class FullSharding(Lanes):
 
     def _passes(
         self, rows: Sequence[Row], split: Split[Row]
-    ) -> list[tuple[int, Sequence[Row], Turn]]:
-        """This rank's lane, rows and turn of each pass of a step."""
-        world, passes = self.ranks.world, list[tuple[int, Sequence[Row], Turn]]()
+    ) -> list[tuple[int, Sequence[Row], PassPlace]]:
+        """This rank's lane and rows in each pass of a step, and the place of the pass."""
+        world, passes = self.ranks.world, list[tuple[int, Sequence[Row], PassPlace]]()
         for first in range(0, self.lanes, world):
             parts = [rows[first + rank :: self.lanes] for rank in range(world)]
             micro = [split(part) if part else [] for part in parts]
             most, mine = max(map(len, micro)), micro[self.ranks.rank]
-            for turn in range(most):
-                part = mine[turn] if turn < len(mine) else []
-                where = Turn(first, turn == 0, turn == most - 1)
+            for number in range(most):
+                part = mine[number] if number < len(mine) else []
+                where = PassPlace(first, number == 0, number == most - 1)
                 passes.append((first + self.ranks.rank, part, where))
         passes[-1][2].ends_step = True
         return passes
@@ -168,12 +168,12 @@ class FullSharding(Lanes):
     def gather_owned(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for kind in _kinds(tensors, self._whole):
-            for place, turn in enumerate(self._rounds):
-                mine = turn[self.ranks.rank]
-                sent = [tensors[name + kind].reshape(-1) for names in turn for name in names]
-                sizes = [self._size(names, self.ranks.rank) for names in turn]
+            for number, owners in enumerate(self._rounds):
+                mine = owners[self.ranks.rank]
+                sent = [tensors[name + kind].reshape(-1) for names in owners for name in names]
+                sizes = [self._size(names, self.ranks.rank) for names in owners]
                 wanted = [self._size(mine, rank) for rank in range(self.ranks.world)]
-                here = f"whole tensors {place}{kind}"
+                here = f"whole tensors {number}{kind}"
                 flat = self.ranks.exchange(here, torch.cat(sent), sizes, wanted)
                 for name in mine:
                     found[name + kind] = tensors[name + kind].new_empty(self._whole[name].shape)
@@ -192,18 +192,18 @@ class FullSharding(Lanes):
         kinds = self.ranks.gather("kinds of tensors", _kinds(tensors, self._whole))
         for kind in sorted(set().union(*kinds)):
             like = tensors[self.names[0] + kind].new_empty(0)  # where this rank has none of a round
-            for place, turn in enumerate(self._rounds):
-                mine, world = turn[self.ranks.rank], range(self.ranks.world)
+            for number, owners in enumerate(self._rounds):
+                mine, world = owners[self.ranks.rank], range(self.ranks.world)
                 sent = [
                     self._slice(tensors[name + kind], rank).reshape(-1)
                     for rank in world
                     for name in mine
                 ]
                 sizes = [self._size(mine, rank) for rank in world]
-                wanted = [self._size(names, self.ranks.rank) for names in turn]
+                wanted = [self._size(names, self.ranks.rank) for names in owners]
                 flat = torch.cat([like, *sent]).to(self._device)
-                flat = self.ranks.exchange(f"slices {place}{kind}", flat, sizes, wanted)
-                parts = {name: self.owned[name] for names in turn for name in names}
+                flat = self.ranks.exchange(f"slices {number}{kind}", flat, sizes, wanted)
+                parts = {name: self.owned[name] for names in owners for name in names}
                 pieces = torch.split(flat, [part.numel() for part in parts.values()])
                 for (name, part), piece in zip(parts.items(), pieces, strict=True):
                     found[name + kind] = piece.view_as(part)
@@ -229,10 +229,12 @@ class Sharded:
     pass goes on: some layers at a time, and the rest. Its weights are brought together once and
     stay so, since the ranks score with all of them; each rank moves its own rows of them.
 
-    turn: where the present step stands.
+    pass_now: the place of the present pass.
     """
 
-    def __init__(self, model: Any, lanes: int, ranks: Any, turn: Callable[[], "Turn"]) -> None:
+    def __init__(
+        self, model: Any, lanes: int, ranks: Any, pass_now: Callable[[], "PassPlace"]
+    ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -254,7 +256,7 @@ class Sharded:
         small = set(self._small.values())
 
         def reduce() -> TreeReduce:
-            return TreeReduce(lanes, ranks, turn, self._begin)
+            return TreeReduce(lanes, ranks, pass_now, self._begin)
 
         self._reduce_small = reduce()
         for group in self._groups:
@@ -394,12 +396,12 @@ class TreeReduce:
         self,
         lanes: int,
         ranks: Ranks,
-        turn: Callable[[], Turn],
+        pass_now: Callable[[], PassPlace],
         begin: Callable[["TreeReduce"], None],
     ) -> None:
         self._lanes = lanes
         self._ranks = ranks
-        self._turn = turn
+        self._pass_now = pass_now
         self._begin = begin
         self._micro: list[Tensor] = []
         self._tree = Tree[Tensor](lanes, sum_in_fp32)
@@ -428,14 +430,14 @@ class TreeReduce:
             pairs = zip(self._micro, pieces, strict=True)
             pieces = [sum_in_fp32(held, piece) for held, piece in pairs]
         self._micro = list(pieces)
-        turn = self._turn()
-        if turn.ends_lane:
+        this_pass = self._pass_now()
+        if this_pass.ends_lane:
             for rank, piece in enumerate(self._micro):
-                self._tree.push((0, turn.lanes_from + rank), piece)
+                self._tree.push((0, this_pass.lanes_from + rank), piece)
             self._micro = []
-        if not turn.ends_step:
+        if not this_pass.ends_step:
             return
-        for lane in range(turn.lanes_from + self._ranks.world, self._lanes):
+        for lane in range(this_pass.lanes_from + self._ranks.world, self._lanes):
             self._tree.push((0, lane), given.new_zeros(slice_size))  # lanes without rows
         self.total = self._tree.parts[0][1]
         self._tree = Tree[Tensor](self._lanes, sum_in_fp32)

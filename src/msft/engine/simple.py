@@ -31,7 +31,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class SimpleEngine(TorchEngine):
-    """A model and AdamW."""
+    """Any decoder-only model of transformers, trained in padded batches."""
 
     def __init__(
         self,

@@ -143,7 +143,7 @@ class TrainerPredictor:
         parameter = next(self._model.parameters())
         self._device: str = parameter.device.type
         self._bf16 = bf16 and parameter.dtype == torch.float32
-        most = 4 * EVALUATED_TOKENS.get(self._device, EVALUATED_TOKENS["cpu"])
+        most = EVALUATED_TOKENS.get(self._device, EVALUATED_TOKENS["cpu"])
         plain = LoadedModel(self._model, loaded.tokenizer, loaded.name)
         ends = sorted({*end_tokens(plain), *more_ends})
         self._decoder: Decoder | SimplePredictor = Decoder(self._model, ends, most)

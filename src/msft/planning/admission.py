@@ -1,4 +1,5 @@
-"""Admission: what a run is refused for before anything heavy is loaded; no torch is needed.
+"""Admission: what a run is refused for before anything heavy is loaded. Only the check for FP8
+needs torch.
 
 `admit` looks at what was asked for and returns a `Job`: may the folder be written, is it this run's
 (`refuse_changed`: a started run goes on with its own recipe only), are packages, files and metrics
@@ -191,11 +192,11 @@ def refuse_untrainable(recipe: Recipe) -> None:
     if recipe.push_to_hub:
         refuse_unpushable(recipe)
     refuse_no_packages(recipe)
-    refuse_no_fp8(recipe)
     recipe.template()
     for spec in recipe.datasets:
         recipe.template_named(spec.chat_template, spec.name)
     refuse_absent(recipe, recipe.model())
+    refuse_no_fp8(recipe)  # last, since it needs torch
 
 
 def refuse_no_fp8(recipe: Recipe) -> None:

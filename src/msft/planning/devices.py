@@ -182,7 +182,7 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
 def _held(job: Job, world: int, sharding: Sharding) -> tuple[int, int]:
     """Bytes of a rank: what is there whole, and what is its own share."""
     demand = replace(job.demand, ranks=world, sliced=sharding == "full", merged=0)
-    every = held_bytes(job.shape, demand) + gradient_bytes(job.shape, demand, parts=False)
+    every = held_bytes(job.shape, demand) + gradient_bytes(job.shape, demand, accumulate=False)
     gradients = uncut_bytes(job.shape, BF16) if demand.sliced else BF16 * job.trained
     whole = BF16 * job.trained + demand.frozen + gradients
     return whole, every - whole

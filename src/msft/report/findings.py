@@ -105,8 +105,8 @@ SHORT_LEVEL = 0.05
 class Shortfall:
     """The best tick of the training that was averaged.
 
-    gap: the average's mean less the tick's, on the split that selects.
-    p: of a sign test over all rows of that split, for as many chances as there were ticks.
+    gap: mean score of the average minus mean score of the tick, on the split that selects.
+    p: of a sign test over all rows of that split, Bonferroni-corrected for the number of ticks.
     is_last: it is the last tick, so scores still rose.
     """
 
@@ -191,7 +191,8 @@ Untested = Literal["short", "rows"]
 class StageTest:
     """The tested falls of all sub-datasets of a roll-out, or the reason why there is no test.
 
-    moved: who did not learn by the test of falls, and is off the base model by its rows alone.
+    moved: sub-datasets that the test of falls cannot tell from the base model, but a sign test
+        over rows can.
     """
 
     falls: Mapping[str, Fall]
@@ -207,8 +208,9 @@ class StageTest:
 class Departure:
     """A sub-dataset that left the mixture.
 
-    fall, p: as tested, p over all of the roll-out; None where it could not be, and why not.
-    unlearned: no test until then found it above or below the base model.
+    fall: the tested fall. p: its p-value, corrected for all sub-datasets of the roll-out. Both are
+        None if no test was possible; `untested` then has the reason.
+    unlearned: no test so far shows a difference from the base model, in either direction.
     """
 
     name: str
@@ -481,14 +483,15 @@ def notes(history: History, status: str, reports: str = TEST) -> list[str]:
         )
     if best and history.known(best, TEST) and (without := history.untested(best)):
         text = no_test_mean(without)
-        found.append(f"{text[0].upper()}{text[1:]}. Validation reports the mean, and it chose.")
+        chose = "" if history.reported else ", and it chose"
+        found.append(f"{text[0].upper()}{text[1:]}. Validation reports the mean{chose}.")
     elif best and history.ended and mean_at(history, best, TEST) is None:
         chosen = (
             " The checkpoint was chosen because its validation score is high, so that score "
             "flatters it."
         )
         found.append(
-            f"The result was not scored on a test split.{'' if history.average_of else chosen}"
+            f"The result was not scored on a test split.{'' if history.reported else chosen}"
         )
     if history.mixed:
         found.append(MEAN_OF_GAINS)
@@ -701,9 +704,10 @@ def _departure_texts(departures: Sequence[Departure]) -> list[str]:
     for why, reason in _WHY.items():
         untested = [each.name for each in departures if each.untested == why]
         if untested:
-            was = "was" if len(untested) == 1 else "were"
-            of = f"the {counted(len(untested), 'exclusion')} of {_named(untested)}"
-            texts.append(f"How sure {of} {was} cannot be said: {reason}.")
+            of = f"the exclusion of {untested[0]} was"
+            if len(untested) > 1:
+                of = f"the {counted(len(untested), 'exclusion')} of {_named(untested)} were"
+            texts.append(f"How sure {of} cannot be said: {reason}.")
     unlearned = [each.name for each in departures if each.unlearned]
     if unlearned:
         it = "it left: it was" if len(unlearned) == 1 else "they left: they were"

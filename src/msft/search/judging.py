@@ -216,18 +216,18 @@ def found_in(
     """
     measured = {name: _measured(rows) for name, rows in judged.items()}
     if first is None:
-        together = joint_p({name: each.p for name, each in measured.items()})
-        return {name: _finding(each, together[name]) for name, each in measured.items()}
+        holm = joint_p({name: each.p for name, each in measured.items()})
+        return {name: _decided(each, holm[name]) for name, each in measured.items()}
     found = dict(first)
     for name, each in measured.items():
         if first[name].verdict == "spoiled" and each.share is not None:
-            why, less = _spoiled(each, each.share), each.share.value < SPOILED
+            why, less = _why_spoiled(each, each.share), each.share.value < SPOILED
             more = " The verdict is that of round 1, whose judges saw more wrong." if less else ""
             found[name] = _finding_of(each, "spoiled", f"{why}{more}")
     return found
 
 
-def together(judgments: Sequence[Mapping[str, JudgedRows]]) -> dict[str, JudgedRows]:
+def join_judgments(judgments: Sequence[Mapping[str, JudgedRows]]) -> dict[str, JudgedRows]:
     """What the judges of a round say together: each training row has one judge, and a validation
     row has the mean of all judges, by the training rows that each of them judges."""
     return {name: _joined([judgment[name] for judgment in judgments]) for name in judgments[0]}
@@ -409,15 +409,15 @@ def _untold(
     )
 
 
-def _finding(measured: _Measured, together: float) -> Finding:
+def _decided(measured: _Measured, holm_p: float) -> Finding:
     share = measured.share
     if share is None:
         return _finding_of(measured, "cannot_tell", measured.untold)
-    if together <= LEVEL and share.value >= SPOILED:
-        return _finding_of(measured, "spoiled", _spoiled(measured, share))
+    if holm_p <= LEVEL and share.value >= SPOILED:
+        return _finding_of(measured, "spoiled", _why_spoiled(measured, share))
     if share.high < LARGE:
-        return _finding_of(measured, "fine", _fine(measured, share))
-    return _finding_of(measured, "cannot_tell", _open(measured, share))
+        return _finding_of(measured, "fine", _why_fine(measured, share))
+    return _finding_of(measured, "cannot_tell", _why_undecided(measured, share))
 
 
 def _finding_of(measured: _Measured, verdict: Verdict, why: str) -> Finding:
@@ -458,7 +458,7 @@ def _lowest(worths: Sequence[float], mean: float) -> int:
     return len(rows) - max((n for n, sum_ in enumerate(below, start=1) if sum_ >= 0), default=0)
 
 
-def _spoiled(measured: _Measured, share: Estimate) -> str:
+def _why_spoiled(measured: _Measured, share: Estimate) -> str:
     kind, gap = measured.judged.kind, measured.gap
     if kind == "nll":
         limits = f"({gap.low:.2f} to {gap.high:.2f})"
@@ -473,7 +473,7 @@ def _spoiled(measured: _Measured, share: Estimate) -> str:
     )
 
 
-def _fine(measured: _Measured, share: Estimate) -> str:
+def _why_fine(measured: _Measured, share: Estimate) -> str:
     kind = measured.judged.kind
     if share.high < 0:
         return (
@@ -487,7 +487,7 @@ def _fine(measured: _Measured, share: Estimate) -> str:
     return f"{_scores(measured)}: at most {_percent(share.high)} of the training answers are wrong."
 
 
-def _open(measured: _Measured, share: Estimate) -> str:
+def _why_undecided(measured: _Measured, share: Estimate) -> str:
     scale, slight = measured.scale.value, measured.slight
     needed = _would_do(measured.validation, measured.train, scale, share.value, slight)
     kind = measured.judged.kind

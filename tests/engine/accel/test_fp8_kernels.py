@@ -1,5 +1,5 @@
-"""Rows are rounded to FP8, and turned, as torch does it. On a GPU as it is, elsewhere by Triton's
-interpreter."""
+"""Rows are rounded to FP8, and matrices transposed, as torch does it. On a GPU as it is, elsewhere
+by Triton's interpreter."""
 
 import pytest
 import torch
@@ -35,11 +35,11 @@ def test_rows_are_rounded_as_torch_rounds_them(shape: tuple[int, int], with_fact
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (64, 128), (100, 48), (1, 300)])
-def test_a_turned_matrix_has_the_columns_as_rows(shape: tuple[int, int]) -> None:
+def test_a_transposed_matrix_has_the_columns_as_rows(shape: tuple[int, int]) -> None:
     weight = fp8.rounded(matrix(*shape))[0]
-    turned = kernels.turned(weight)
-    assert turned.is_contiguous()
-    assert torch.equal(turned.float(), weight.float().t())
+    made = kernels.transposed(weight)
+    assert made.is_contiguous()
+    assert torch.equal(made.float(), weight.float().t())
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU that computes in FP8")

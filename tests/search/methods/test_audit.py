@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msft.search.feeds import Mixture
-from msft.search.judging import Finding, JudgedRows, together
+from msft.search.judging import Finding, JudgedRows, join_judgments
 from msft.search.methods.audit import audit, folds_of, without
 
 Rows = Mapping[str, Sequence[int]]
@@ -252,7 +252,7 @@ def test_together_each_training_row_has_its_judge_and_each_validation_row_the_me
         "generated", [4, 0, 2], [1.0, 0.0, 1.0], [1.0, 0.0], [0.5, 0.25, 0.0], chance=0.2
     )
     second = JudgedRows("generated", [1], [1.0], [0.0, 0.0], [3.0], chance=0.6)
-    [joint] = together([{"a": first}, {"a": second}]).values()
+    [joint] = join_judgments([{"a": first}, {"a": second}]).values()
     assert joint.kind == "generated"
     assert joint.numbers == [0, 1, 2, 4]
     assert joint.train == [0.0, 1.0, 1.0, 1.0]
@@ -268,7 +268,7 @@ def test_together_weights_and_choices_stay_with_their_rows() -> None:
         weights = {"train_weights": tokens, "validation_weights": [7.0]}
         return JudgedRows("nll", numbers, losses, [losses[0]], means, **weights)  # type: ignore[arg-type]
 
-    [joint] = together(
+    [joint] = join_judgments(
         [{"a": nll([3, 1], [6, 8], [2, 4])}, {"a": nll([0, 2], [1, 9], [1, 3])}]
     ).values()
     assert (joint.numbers, joint.train) == ([0, 1, 2, 3], [1, 8, 9, 6])
@@ -285,14 +285,14 @@ def test_together_weights_and_choices_stay_with_their_rows() -> None:
         validation_weights=(),
     )
     other = replace(chosen, numbers=[0], train=[1.0], doubts=[0.5], train_choices=[3])
-    [joint] = together([{"a": chosen}, {"a": other}]).values()
+    [joint] = join_judgments([{"a": chosen}, {"a": other}]).values()
     assert (joint.train_choices, joint.validation_choices) == ([3, 2, 5], [4])
 
 
 def test_a_judge_without_rows_of_a_sub_dataset_has_no_word_on_it() -> None:
     first = JudgedRows("generated", [0, 1], [1.0, 0.0], [1.0], [0.0, 1.0], one_answer=True)
     none = JudgedRows("generated", [], [], [0.0], [], chance=0.9, one_answer=True)
-    [joint] = together([{"a": first}, {"a": none}]).values()
+    [joint] = join_judgments([{"a": first}, {"a": none}]).values()
     assert (joint.numbers, joint.validation, joint.chance) == ([0, 1], [1.0], 0.0)
     assert joint.one_answer
 
@@ -302,6 +302,6 @@ def test_together_says_of_each_row_what_its_judge_said(wrong: list[bool], seed: 
     asked = distinct({"a": len(wrong)})
     run = Asked(asked, wrong={"a": [n for n, each in enumerate(wrong) if each]}, seed=seed)
     folds = folds_of(asked, seed)
-    [joint] = together([run.judge("r0-t1", fold) for fold in folds]).values()
+    [joint] = join_judgments([run.judge("r0-t1", fold) for fold in folds]).values()
     assert joint.train == [0.0 if each else 1.0 for each in wrong]
     assert Counter(joint.validation) == {1.0: run.validation_rows}

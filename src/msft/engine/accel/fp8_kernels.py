@@ -1,4 +1,4 @@
-"""Rounding rows to FP8, and turning a matrix of FP8, in Triton; `adapters/fp8.py` says what for.
+"""Rounding rows to FP8, and transposing a matrix of FP8, in Triton; see `adapters/fp8.py`.
 
 torch would read and write the rows several times: for the largest magnitude, the quotient and the
 cast. Here a program reads a row once and writes it once. Quotients are rounded as torch rounds
@@ -13,7 +13,7 @@ from torch import Tensor
 
 FP8 = torch.float8_e4m3fn
 TILE = 64
-"""Rows and columns of a square that one program turns."""
+"""Rows and columns of a square that one program transposes."""
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def _round(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _turn(given_ptr, made_ptr, M, N, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _transpose(given_ptr, made_ptr, M, N, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
     """One square."""
     m = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
     n = (tl.program_id(1) * TILE + tl.arange(0, TILE)).to(tl.int64)
@@ -60,10 +60,10 @@ def rounded(
     return made, scales
 
 
-def turned(weight: Tensor) -> Tensor:
-    """A matrix of FP8 whose rows are the columns of another one."""
+def transposed(weight: Tensor) -> Tensor:
+    """The transpose of a matrix of FP8, contiguous in memory."""
     rows, columns = weight.shape
     made = torch.empty(columns, rows, dtype=weight.dtype, device=weight.device)
     grid = (triton.cdiv(rows, TILE), triton.cdiv(columns, TILE))
-    _turn[grid](weight.view(torch.uint8), made.view(torch.uint8), rows, columns, TILE=TILE)
+    _transpose[grid](weight.view(torch.uint8), made.view(torch.uint8), rows, columns, TILE=TILE)
     return made

@@ -5,16 +5,19 @@ reaches 448 and keeps a relative error of at most 1/16. What is larger or much s
 scale. Here every row of a matrix has its own scale, amax/448, so one outlier spoils one row only:
 
     weights      rounded once, a scale for each output            W  ≈ W8 · s
-    forward      x rounded row by row, a scale for each token     y  = (x8 · W8ᵀ) ∘ (sx ⊗ s)
-    backward     the gradient takes s, then is rounded likewise   dx = ((dy ∘ s)8 · W8) ∘ sg
+    forward      x rounded row by row, a scale sx for each token  y  = sx · (x8 · W8ᵀ) · s
+    backward     the gradient takes s, then is rounded likewise   dx = sg · ((dy · s)8 · W8)
 
 The products add up in fp32 and give bf16. The GPU multiplies a row-major matrix with a column-major
-one, so the backward pass turns W8, a pass over one byte a weight; a second copy would cost as much
-memory as bf16 does. Gradients are rounded to e4m3, too, not to e5m2: with a scale for each token
-the range of e4m3 is enough, and its error is 0.038 instead of 0.059 (docs/results/speed.md).
+one, so the backward pass transposes W8, a pass over one byte a weight; a second copy would cost as
+much memory as bf16 does. Gradients are rounded to e4m3, too, not to e5m2: with a scale for each
+token the range of e4m3 is enough, and the relative error of the product is 0.038 instead of 0.059
+(docs/results/speed.md).
 
-An adapter's own products stay in bf16, and its weights in fp32. Evaluation and `msft merge` use the
-rounded weights, which are those that the adapter was trained beside.
+Compiled layers call `product` and `input_gradient` through `accel/joined_adapters.py`, once for
+layers that read the same input. `Fp8Linear.forward` serves the rest: DoRA, dropout, layers without
+an adapter. An adapter's own products stay in bf16, and its weights in fp32. Evaluation and `msft
+merge` use the rounded weights, which are those that the adapter was trained beside.
 
 torchao and Transformer Engine train all weights in FP8, with modules, dispatch tensors and delayed
 scales. Frozen weights need none of that: three functions and a module are enough.
@@ -42,8 +45,10 @@ def fp8_fault(device: torch.device) -> str | None:
         return "FP8 needs an NVIDIA GPU that computes in it (Ada, Hopper or newer)"
     try:
         one = torch.zeros(MULTIPLE, MULTIPLE, device=device, dtype=torch.bfloat16)
-        product(one, *rounded(one))
-    except RuntimeError as error:
+        input_gradient(product(one, *rounded(one)), *rounded(one))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # Triton has errors of its own for a GPU that is too old
         name, reason = torch.cuda.get_device_name(device), str(error).strip().split("\n")[0]
         return f"{name} does not compute in FP8 ({reason[:200]})"
     return None
@@ -59,7 +64,8 @@ def rounded(matrix: Tensor, by: Tensor | None = None) -> tuple[Tensor, Tensor]:
     if matrix.is_cuda and (kernels := fp8_kernels().item) is not None:
         return kernels.rounded(matrix, by, LARGEST, SMALLEST)  # type: ignore[no-any-return]
     numbers = matrix.float() if by is None else matrix.float() * by
-    scales = numbers.abs().amax(dim=1, keepdim=True).clamp(min=SMALLEST) / LARGEST
+    largest = numbers.new_full((), LARGEST)  # by a number CUDA would divide inexactly
+    scales = numbers.abs().amax(dim=1, keepdim=True).clamp(min=SMALLEST) / largest
     return (numbers / scales).to(FP8), scales[:, 0]
 
 
@@ -70,30 +76,35 @@ def widened(weight: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 
 def product(rows: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """rows · Wᵀ, for a rounded W."""
-    given, own = rounded(rows)
-    return _multiplied(given, weight.t(), own, scales, rows.dtype)
+    rows8, row_scales = rounded(rows)
+    return _multiplied(rows8, weight.t(), row_scales, scales, rows.dtype)
 
 
 def input_gradient(grad: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """grad · W, for a rounded W: the gradient of `rows` in `product`."""
-    given, own = rounded(grad, scales)
-    turned = _turned(weight)
-    return _multiplied(given, turned.t(), own, scales.new_ones(len(turned)), grad.dtype)
+    grad8, row_scales = rounded(grad, scales)
+    transposed = _transposed(weight)
+    ones = scales.new_ones(len(transposed))
+    return _multiplied(grad8, transposed.t(), row_scales, ones, grad.dtype)
 
 
-def _multiplied(left: Tensor, right: Tensor, rows: Tensor, columns: Tensor, dtype: Any) -> Tensor:
-    """left · right, each of its rows and columns times a scale. A CPU, which is there for tests,
-    multiplies in fp32: torch 2.11 has no such product for it."""
+def _multiplied(
+    left: Tensor, right: Tensor, row_scales: Tensor, column_scales: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """left · right, whose row i is multiplied by row_scales[i] and column j by column_scales[j].
+
+    A CPU, which is there for tests, multiplies in fp32: torch 2.11 has no such product for it.
+    """
     if not left.is_cuda:
-        return (left.float() @ right.float() * rows[:, None] * columns).to(dtype)
-    scales = {"scale_a": rows[:, None], "scale_b": columns[None]}
+        return (left.float() @ right.float() * row_scales[:, None] * column_scales).to(dtype)
+    scales = {"scale_a": row_scales[:, None], "scale_b": column_scales[None]}
     return torch._scaled_mm(left, right, **scales, out_dtype=dtype, use_fast_accum=True)
 
 
-def _turned(weight: Tensor) -> Tensor:
-    """A matrix whose rows are the columns of another one."""
+def _transposed(weight: Tensor) -> Tensor:
+    """The transpose of a matrix, contiguous in memory."""
     if weight.is_cuda and (kernels := fp8_kernels().item) is not None:
-        return kernels.turned(weight)  # type: ignore[no-any-return]
+        return kernels.transposed(weight)  # type: ignore[no-any-return]
     return weight.t().contiguous()
 
 

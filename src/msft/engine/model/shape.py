@@ -63,9 +63,10 @@ class ModelShape:
             for size in (options.r * given, options.r * made, *([made] if options.dora else []))
         ]
 
-    def packed_weights(self) -> int:
-        """Weights that four bits, or FP8, can hold."""
-        return sum(given * made for _, given, made in self.linears)
+    def packed_weights(self, multiple: int = 1) -> int:
+        """Weights that four bits, or FP8, can hold. multiple: of it are the sizes of a layer."""
+        sizes = [(given, made) for _, given, made in self.linears]
+        return sum(a * b for a, b in sizes if a % multiple == 0 and b % multiple == 0)
 
     def refuse_adapter(self, options: AdapterOptions) -> None:
         """RecipeError where a named layer is not there, is no linear layer, or shares its weight;

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msft.search.draws import number
-from msft.search.judging import Finding, found_in, together
+from msft.search.judging import Finding, found_in, join_judgments
 from msft.search.rollout import Run
 
 FOLDS = 2
@@ -41,7 +41,7 @@ def audit(run: Run, *, rounds: int = 2) -> None:
                 run.base, mixture, run.train_ticks, eligible=False, keep="best", scored=False
             )
             judgments.append(run.judge(rollout.end, folds[judged]))
-        found = found_in(together(judgments), found)
+        found = found_in(join_judgments(judgments), found)
         run.find(found)
         if not any(finding.suspects for finding in found.values()):
             return

@@ -6,8 +6,9 @@ decides (`store.retained`). What the paper leaves open is decided elsewhere: whe
 `curves.PeakRule`, when a roll-out ends early and what the optimizer starts from in
 `options.RolloutOptions`, what remains of an excluded sub-dataset in `feeds.Mixture`.
 
-Our addition is `exclude`: only sub-datasets whose fall is statistically sure (`falls.falls`) may
-leave. Of those the one with the earliest peak leaves, as in the paper.
+We add options. `max_stages` is on by default, since the paper's loop may never end. With `exclude`
+only sub-datasets whose fall is statistically sure (`falls.falls`) may leave; of those the one with
+the earliest peak leaves, as in the paper.
 """
 
 from typing import Annotated, Literal
