@@ -68,7 +68,8 @@ paper: .venv/installed  ## every table and figure of the paper, on the tiny mode
 	@echo 'Fig. 5                        paper/size/sizes.json, sizes.svg'
 	@echo 'Fig. 6                        paper/budget/budgets.json, budgets-1.svg, budgets-2.svg'
 
-PYTEST := bin/pytest -n 2 --dist worksteal
+# One worker more than cores, since some tests wait.
+PYTEST := bin/pytest -n 3 --dist worksteal
 EXTRAS := dev,gguf,mlflow,trackio,wandb
 
 test: .venv/installed  ## all tests, with the packages of constraints.txt

@@ -4,6 +4,7 @@ there is no GPU, which Triton must know before it is first loaded."""
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,19 +62,33 @@ def _warm() -> tuple[str, dict[str, str]]:
     return warmed()
 
 
+@contextmanager
+def _in_warm_python(made: tuple[str, dict[str, str]]) -> Iterator[str]:
+    executable, before = made
+    with pytest.MonkeyPatch.context() as patch:
+        for key in PINNED:
+            if key in before:
+                patch.setenv(key, before[key])
+            else:
+                patch.delenv(key, raising=False)
+        patch.setattr("sys.executable", executable)
+        patch.setenv("PATH", str(Path(executable).parent), prepend=os.pathsep)
+        yield executable
+
+
 @pytest.fixture
-def warm(_warm: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> str:
+def warm(_warm: tuple[str, dict[str, str]]) -> Iterator[str]:
     """`sys.executable` has imported everything already; see `warm_python`. Variables are as they
     were then: without a way to the hub, a run in this process sets HF_HUB_OFFLINE for good."""
-    executable, before = _warm
-    for key in PINNED:
-        if key in before:
-            monkeypatch.setenv(key, before[key])
-        else:
-            monkeypatch.delenv(key, raising=False)
-    monkeypatch.setattr("sys.executable", executable)
-    monkeypatch.setenv("PATH", str(Path(executable).parent), prepend=os.pathsep)
-    return executable
+    with _in_warm_python(_warm) as executable:
+        yield executable
+
+
+@pytest.fixture(scope="module")
+def warm_module(_warm: tuple[str, dict[str, str]]) -> Iterator[str]:
+    """As `warm`, for what a module makes once."""
+    with _in_warm_python(_warm) as executable:
+        yield executable
 
 
 @pytest.fixture

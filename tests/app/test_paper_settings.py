@@ -85,6 +85,7 @@ def test_a_comparison_gives_each_method_its_options(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("warm")
 def test_both_policies_of_the_disk_beside_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

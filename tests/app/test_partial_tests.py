@@ -16,7 +16,7 @@ WHY = "no mean on test: first has no test rows"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, warm_module: str) -> Path:
     folder = tmp_path_factory.mktemp("partial")
     write_data(folder, train=16, held_out=8)
     whole = recipe_of(folder, method="sft", num_train_epochs=1)

@@ -36,7 +36,7 @@ def on_test(folder: Path, **keys: Any) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, warm_module: str) -> Path:
     """A recipe, and a comparison of three methods with all that it writes."""
     folder = tmp_path_factory.mktemp("on-test")
     write_data(folder)

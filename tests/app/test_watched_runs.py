@@ -243,6 +243,7 @@ def test_eval_scores_it_in_no_mean(data: Path, capsys: pytest.CaptureFixture[str
     assert "mean" not in said.replace("nll", "").splitlines()[-1], "nobody else has test rows"
 
 
+@pytest.mark.usefixtures("warm")
 def test_compare_shows_it_and_refuses_patience_by_name(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
