@@ -284,8 +284,8 @@ class Lanes(ABC):
         return found if self.ranks.rank == 0 else None
 
     def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """All tensors of which each rank has its own, in every rank. Only an adapter asks for them,
-        and `sharding: full` is refused with one."""
+        """All trained tensors, gathered in every rank. Only adapters need them, and an adapter with
+        `sharding: full` is refused."""
         raise NotImplementedError
 
     # Rows.

@@ -1,9 +1,8 @@
 """CUDA graphs: work of the device that is captured once and replayed by one call.
 
 To launch a small model's kernels one by one takes longer than to run them. A graph launches all of
-a step's kernels at once. It reads and writes the addresses of its capture, so whoever records work
-keeps inputs and results where they are, and the work may neither wait for the host nor change a
-shape.
+a step's kernels at once. It reads and writes the addresses of its capture, so inputs and results
+must stay where they are, and the work may neither wait for the host nor change a shape.
 
 The graphs of a `Recorder` share a pool of memory, which nobody else gets while one of them lives,
 and a stream. The graphs of one stream share its workspace for matrix products, so two of them must

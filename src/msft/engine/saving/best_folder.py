@@ -179,9 +179,9 @@ class BestFolder:
         self._fresh.mkdir()
 
     def _seal(self, folder: Path, files: Mapping[str, Digest], owner: str) -> None:
-        """Name every file in the manifest, so that whoever loads the folder can check it, but for
-        two: the card is written again, and the config of an adapter names the folder of its base,
-        which may move (the adapter's facts have the config's digest without that folder).
+        """Write the manifest, by which a reader of the folder checks its files. Two are not in it:
+        the card is written again, and the config of an adapter names the folder of its base, which
+        may move (the adapter's facts have the config's digest without that folder).
 
         files: those of the checkpoint.
         """
