@@ -127,6 +127,24 @@ def test_what_is_dropped_while_it_is_written_is_removed_after(held: Held) -> Non
     assert held.below.listed() == []
 
 
+def test_old_checkpoints_leave_a_disk_that_is_slower_than_the_ticks(held: Held) -> None:
+    """Each tick's set replaces the one before, and the disk writes one set in two ticks."""
+    held.disk.put("tick 0", 0)
+    assert held.has_begun()
+    most = 0
+    for tick in range(1, 21):
+        held.disk.put(f"tick {tick}", tick)
+        held.disk.drop(f"tick {tick - 1}")
+        if tick % 2 == 0:
+            held.let_write()
+            assert held.has_begun()
+            most = max(most, len(held.below.listed()))
+    assert most <= 2
+    held.let_write(2)
+    held.disk.flush()
+    assert held.below.listed() == ["tick 20"]
+
+
 def test_what_is_put_again_after_it_was_dropped_is_there(held: Held) -> None:
     held.disk.put("a", 1)
     assert held.has_begun()

@@ -424,13 +424,16 @@ class BackgroundDisk:
     def _place(self, key: str, payload: Any) -> None:
         """Put an entry at the end of the queue, in place of an earlier entry of its key.
 
-        A removal may have waited for a write that is cancelled here, so then all of them wait for
-        the writes that are left, and for what was put instead.
+        A removal waits for the writes before it. Where one of those is cancelled here, the removal
+        waits for the writes that are left, and for what was put instead. A removal before it stays
+        where it is: where ticks are faster than the disk, every tick cancels a write, and a removal
+        that moved each time would never come.
         """
+        behind = [*self._waiting][[*self._waiting, key].index(key) + 1 :]
         cancelled = self._waiting.pop(key, _REMOVAL) is not _REMOVAL
         self._waiting[key] = payload
         if cancelled:
-            for other in [k for k, waits in self._waiting.items() if waits is _REMOVAL]:
+            for other in [k for k in behind if self._waiting[k] is _REMOVAL]:
                 self._waiting[other] = self._waiting.pop(other)
         self._begin()
 
