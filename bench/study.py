@@ -63,8 +63,8 @@ class SharedEngines:
     def __init__(self, make: Callable[..., Any]) -> None:
         self._make = make
         self._engines: dict[tuple[Any, ...], Any] = {}
-        nothing: Any = lambda *given, **more: None  # noqa: E731
-        checkpoint_sizes.refuse_no_room = nothing  # the engine that the next run takes has its memory
+        # The engine that the next run takes already has its memory.
+        checkpoint_sizes.refuse_no_room = lambda *given, **more: None
 
     def __call__(self, recipe: Recipe, corpus: Corpus, *rest: Any) -> Any:
         adapter = recipe.adapter

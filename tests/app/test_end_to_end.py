@@ -1,8 +1,10 @@
 """Whole runs of the tiny model: every method, killed and resumed, and what they leave behind."""
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from toys import RULES, read_lines, recipe_of, rows, write_data
 
 import msft
+from msft.engine import build, memory
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import Diverged, RecipeError
 from msft.report import write_report
@@ -177,6 +180,38 @@ def test_rows_may_come_from_python(tmp_path: Path) -> None:
     result = msft.train(recipe, tmp_path / "out")
     assert result.summary["best"]["test"] is None
     assert result.summary["stages"][0]["active"] == ["first"]
+
+
+def test_a_second_run_of_a_process_has_the_memory_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `msft train --audit`, and in a notebook."""
+    write_data(tmp_path)
+    engines: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+
+    def built(*given: Any) -> Any:
+        engine = engine_of(*given)
+        engines.append(weakref.ref(engine))
+        return engine
+
+    def measured(device: torch.device) -> memory.FreeMemory:
+        alive.append(sum(engine() is not None for engine in engines))
+        return room_of(device)
+
+    engine_of, room_of = build.engine_of, memory.room_of
+    monkeypatch.setattr(build, "engine_of", built)
+    monkeypatch.setattr(memory, "room_of", measured)
+    gc.disable()  # it may come by itself, or not
+    try:
+        for seed in (1, 2):
+            recipe = recipe_of(tmp_path, method="sft", num_train_epochs=1, seed=seed)
+            msft.train(recipe, tmp_path / f"run {seed}", quiet=True)
+            alive.append(-1)
+    finally:
+        gc.enable()
+    second = alive[alive.index(-1) + 1]
+    assert (len(engines), second) == (2, 0)
 
 
 def test_a_schedule_is_replayed_in_one_straight_run(run: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ come `MemoryParts`, bytes by what they are for, and `Needs`, which adds checkpoi
 `Fit` is how the engine then works.
 """
 
+import gc
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -717,6 +718,9 @@ def demand_that_fits(
 
     held: checkpoints that the method needs at a time.
     """
+    gc.collect()  # the engine of a run before this one in the process
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     room = room_of(device)
     demand = demand_of(recipe, corpus, device, shape)
     refuse_no_room(recipe, corpus, method, shape, room, demand, held)
