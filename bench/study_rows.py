@@ -70,6 +70,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "soup": ("method=soup", f"method_options.of=[{', '.join(KINDS)}]"),
     "sft-linear": ("method=sft", "lr_scheduler_type=linear"),
     "sft-cosine": ("method=sft", "lr_scheduler_type=cosine"),
+    "sft-cosine-fp": ("method=sft", "lr_scheduler_type=cosine", "fp8=true"),
     "sft-ema": ("method=sft", "ema_decay=DECAY"),
     "msft": ("method=msft",),
     "msft-sure": ("method=msft", SURE),
@@ -185,6 +186,7 @@ LISTS = {
         *("qwenlora", "sft-cosine-e3-r600", "soup-e3-r600", "sft-ema-e3-d0.99-r600"),
         *("msft-c2-r600", "msft-sure-ema-c2-d0.99-r600"),
     ),
+    "qwenfp": _seeded("qwenlora", "sft-cosine-fp-e3-r600"),
     "qwenpaper": _seeded("qwenpaper", "sft-e10", "msft", "sft-cosine-e3"),
     "gemma": _seeded(
         *("gemma", "sft-cosine-lr5e-5-e3", "soup-lr5e-5", "sft-ema-lr5e-5-d0.99"),
