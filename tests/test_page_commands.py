@@ -304,6 +304,7 @@ def test_a_spot_machine_that_is_taken_away_costs_nothing_but_time(
     assert '"event":"end"' not in copied.read_text()
     second = started(tmp_path / "second")
     assert second.wait(timeout=180) == 0
+    assert ended(second.pid), "the copies end with the run"
     with_nobody = tmp_path / "alone"
     monkeypatch.chdir(tmp_path)
     assert main(["train", str(project / "recipe.yaml"), "--out", str(with_nobody), "--quiet"]) == 0
@@ -313,6 +314,20 @@ def test_a_spot_machine_that_is_taken_away_costs_nothing_but_time(
     ]
     assert weights[0] == weights[1]
     assert decided(with_nobody) == decided(project / "run")
+    (project / "recipe.yaml").write_text("method: sfft\n")
+    assert started(tmp_path / "third").wait(timeout=180) == 2, "a failure is no success"
+
+
+def ended(session: int) -> bool:
+    """Whether all processes of a session end soon."""
+    for _ in range(200):
+        try:
+            os.killpg(session, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    os.killpg(session, signal.SIGKILL)
+    return False
 
 
 def decided(folder: Path) -> list[dict[str, Any]]:
