@@ -86,7 +86,7 @@ def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
     again = capsys.readouterr().out
     assert "In processes of their own: SFT with cosine decay" in " ".join(again.split())
     assert (tmp_path / "out" / "sft" / "run.jsonl").read_bytes() == alone
-    table = first[first.index("validation (selected on)") :]
+    table = first[first.index("test (reported)") :]
     assert table in again
     assert "stage 0" in first
     assert "stage 0" not in again
@@ -100,12 +100,13 @@ def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
     }
     assert decays == {"sft": None, "sft-ema": 0.98, "msft": 0.98}
     told = " ".join(again.split())
-    planted = "45 % of the training labels of teams, shelves and gates are wrong"
+    planted = "About 45 % of the training labels of teams, shelves and gates are wrong"
     page = (tmp_path / "out" / "report.html").read_text()
     for where in (told, " ".join(page.split())):
         assert planted in where
         assert "The audit missed" in where, "32 rows are too few"
     assert "The search of mSFT" in page
+    assert '<a href="./audit/report.html">audit</a>' in page
     assert max(len(line) for line in (first + again).splitlines() if " " in line) <= 80
     with pytest.raises(ValueError, match="seed 0"):
         demo.run_demo(tmp_path / "out", 1, quick)
