@@ -584,16 +584,15 @@ def test_scores_have_wilsons_intervals_under_one_seed_and_the_ends_of_several(fo
         ]
         assert intervals(single, colour) == [pytest.approx(each) for each in wanted]
     assert "Wilson's 95 % intervals" in score_text(one)
-    (method,) = two.methods
-    runs = [method.runs[seed] for seed in (20, 30)]
+    runs = [two.methods[0].runs[seed] for seed in (20, 30)]
     every = [
         [100 * float(run.history.known(run.best, two.split)[name].value) for run in runs]
         for name in two.names
     ]
     (dots,) = lines(several, WENT_ON)
-    wanted = [(min(both), max(both), y) for both, (_, y) in zip(every, known(dots), strict=True)]
-    assert intervals(several, WENT_ON) == [pytest.approx(each) for each in wanted]
-    assert any(low < high for low, high, _ in wanted)
+    ends = [(min(b), max(b), y) for b, (_, y) in zip(every, known(dots), strict=True)]
+    assert intervals(several, WENT_ON) == [pytest.approx(each) for each in ends]
+    assert any(low < high for low, high, _ in ends)
     assert score_text(two).endswith("The lines go from the lowest seed to the highest.")
 
 
