@@ -8,7 +8,7 @@ candidate for both. Scores count upwards: a gain of an nll is a decrease.
 The interval is a normal one: each split has the variance of its paired row differences, and their
 mean over the splits is taken one and a half times: each half chooses for the other one, so the
 two are not independent, and half of the rows chooses a little worse than all of them do, whose
-choice is the one in question. docs/simulation.md says how often it covers.
+choice is the one in question. docs/results/simulation.md says how often it covers.
 
 The numbers come first, then their words: on the terminal, as JSON, on the page of a run.
 """
