@@ -614,5 +614,5 @@ def test_a_method_that_still_rose_at_its_end_is_named(
         written(folder / name, {"a": [accuracy(number, 100) for number in right]}, name)
         (folder / name / "recipe.yaml").write_text(f"lr_scheduler_type: {schedule}\n")
     report = report_of_folders([folder / name for name in runs])
-    said = [each for each in report.remarks if "the last checkpoint of the budget" in each]
+    said = [each for each in report.warnings if "the last checkpoint of the budget" in each]
     assert [each.partition(" chose ")[0] for each in said] == (["SFT"] if is_said else [])

@@ -287,11 +287,6 @@ def remarks(comparison: Comparison) -> list[str]:
         )
     if not comparison.has_mean:
         return found
-    if rising := still_rising(comparison):
-        found.append(
-            f"{listed(rising)} chose the last checkpoint of the budget, so the scores may still "
-            "rise. With more num_train_epochs the order may change."
-        )
     base = comparison.base_score(comparison.names, comparison.split)
     means = _means(comparison).values()
     if base is not None and all(height(mean, unit) <= height(base, unit) for mean in means):
@@ -299,6 +294,18 @@ def remarks(comparison: Comparison) -> list[str]:
     if unit is None:
         found.append(MEAN_OF_GAINS)
     return found
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """Sentences on what makes a comparison unfair, and on runs that are left out of it."""
+    rising = still_rising(comparison) if comparison.has_mean else []
+    if not rising:
+        return [*comparison.warnings]
+    return [
+        f"{listed(rising)} chose the last checkpoint of the budget, so the scores may still rise. "
+        "With more num_train_epochs the order may change.",
+        *comparison.warnings,
+    ]
 
 
 def still_rising(comparison: Comparison) -> list[str]:
@@ -416,7 +423,7 @@ def report_of(comparisons: Sequence[Comparison]) -> ComparisonReport:
         title=f"{labels} compared" + (f" on {listed(titles)}" if several else ""),
         headline=headline_of_models(comparisons) if several else headline(first),
         remarks=[*dict.fromkeys(said for each in comparisons for said in remarks(each))],
-        warnings=[*dict.fromkeys(said for each in comparisons for said in each.warnings)],
+        warnings=[*dict.fromkeys(said for each in comparisons for said in warnings(each))],
         reading=how_to_read(first),
         runs=runs,
         tables=[*joined, *own],

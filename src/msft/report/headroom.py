@@ -257,6 +257,11 @@ def headroom_words(history: History, found: Headroom) -> str:
     unit, mean = history.mean_unit, found.mean
     promise = f"{difference(mean.naive, unit)}{_UNITS[unit]}"
     rows = counted(found.rows, f"{history.selection} row")
+    if promise.startswith("±"):
+        return (
+            f"On these {rows}, every sub-dataset is at its own peak where the mean is, so stopping "
+            "each at its peak promises nothing."
+        )
     text = (
         f"On these {rows}, stopping each sub-dataset at its own "
         f"peak promises {promise}; cross-fitted it is {difference(mean.crossfitted, unit)} "
