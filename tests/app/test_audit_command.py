@@ -165,7 +165,7 @@ def test_the_plan_on_the_terminal_has_a_line_of_it(
     assert main(command) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "msft audit: a round trains 64 steps on " in said
-    assert "a second one follows where somebody is spoiled" in said
+    assert "a second one follows if a sub-dataset is spoiled" in said
     assert main([*command, "--set", "selection_split=test"]) == 0
     assert "msft audit" not in capsys.readouterr().out, "an audit refuses it"
 
