@@ -60,7 +60,7 @@ PAGES = (
     ROOT / "docs" / "study.md",
     *(
         ROOT / "docs" / "results" / f"study-{name}.md"
-        for name in ("peaks", "costs", "mixtures", "models")
+        for name in ("methods", "peaks", "costs", "mixtures", "models")
     ),
     ROOT / "docs" / "results" / "audit.md",
 )

@@ -86,7 +86,7 @@ def test_pages_have_commands() -> None:
     """So that the tests below do not pass for want of anything to test."""
     assert sum(1 for page in PROSE for _ in commands_of(page)) > 60
     assert sum(len(blocks(page, "yaml")) for page in PROSE) > 8
-    assert sum(len(blocks(page, "python", "py")) for page in PROSE) > 20
+    assert sum(len(blocks(page, "python", "py")) for page in PROSE) > 15
 
 
 @pytest.mark.parametrize("page", PROSE, ids=by_path)

@@ -129,8 +129,8 @@ def build_parser() -> ArgumentParser:
     """All commands with their help."""
     parser = Parser(
         prog="msft",
-        description="Fine-tune a language model on several datasets at once, each for as long as "
-        "it improves. Start with `msft demo`, then `msft init`.",
+        description="Train one language model on several datasets, and know what each of them does "
+        "to it. Start with `msft demo`, then `msft init`.",
         epilog="Exit codes: 0 done, 1 error, 2 wrong usage, recipe or data, 3 no room, 4 stopped.",
     )
     parser.add_argument("--version", action="version", version=f"msft {__version__}")
@@ -140,6 +140,7 @@ def build_parser() -> ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name, (summary, add_arguments) in COMMANDS.items():
         how: dict[str, Any] = {"help": summary, "description": _sentence(summary)}
+        how["epilog"] = f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None
         command = commands.add_parser(name, **how, allow_abbrev=False)  # --seed is no --seeds
         command.add_argument("--debug", action="store_true", default=SUPPRESS, help=traceback)
         command.set_defaults(function=name)
@@ -431,14 +432,14 @@ seconds = decimal(
 
 
 COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
-    "demo": ("compare SFT and mSFT on an embedded mixture, in two minutes", _demo),
+    "demo": ("audit and train an embedded mixture with wrong labels, in two minutes", _demo),
     "init": ("write a commented recipe with example rows, ready to run", _init),
     "validate": ("check recipe and data, and show what is in them", _validate),
     "plan": ("forecast steps, FLOPs, memory, disk and time of a run", _plan),
-    "audit": ("find spoiled sub-datasets and the rows to look at, before training", _audit),
+    "audit": ("find sub-datasets with wrong answers, and the rows to look at", _audit),
     "train": ("train; run the same command again to resume", _train),
     "eval": ("score any model on a recipe's sub-datasets", _evaluate),
-    "compare": ("run methods and seeds, then make the paper's tables", _compare),
+    "compare": ("train with several methods and seeds, and test the differences", _compare),
     "report": ("rebuild report.html from the logs of runs", _report),
     "replay": ("train the schedule that a search found, in one run", _replay),
     "chat": ("try a result beside its base: ask both, read both answers", _chat),
@@ -447,6 +448,21 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "env": ("print versions and devices, for bug reports", _json),
 }
 """The help of each command, and the function that adds its arguments."""
+
+EXAMPLES = {
+    "init": "msft init recipe.yaml && msft train recipe.yaml --out example",
+    "validate": "msft validate recipe.yaml --show 2",
+    "plan": "msft plan recipe.yaml --set num_train_epochs=5",
+    "audit": "msft audit recipe.yaml --out audit",
+    "train": "msft train recipe.yaml --out run --set learning_rate=1e-4",
+    "eval": "msft eval run/best recipe.yaml --split validation",
+    "compare": "msft compare recipe.yaml --methods sft,msft --seeds 20,30,40 --out runs",
+    "report": "msft report run --figures svg",
+    "replay": "msft replay run recipe.yaml --out replayed",
+    "chat": "msft chat run --prompt 'What is ice?'",
+    "merge": "msft merge run --out merged",
+}
+"""A command line for the help of a command."""
 
 ANALYSES = {
     "divergence": "how far peaks move when the first sub-dataset leaves (Fig. 3)",

@@ -165,7 +165,7 @@ def test_the_plan_on_the_terminal_has_a_line_of_it(
     assert main(command) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "msft audit: a round trains 64 steps on " in said
-    assert "a second one follows where somebody is spoiled" in said
+    assert "a second one follows if a sub-dataset is spoiled" in said
     assert main([*command, "--set", "selection_split=test"]) == 0
     assert "msft audit" not in capsys.readouterr().out, "an audit refuses it"
 
@@ -333,6 +333,8 @@ def test_it_says_which_judge_of_which_round_is_at_work(
     assert said[4] == "round 1, judge 1 of 2 has judged 60 training rows that it has not seen"
     assert said[9].startswith("round 1, judge 2 of 2 has judged")
     assert said[10] == "round 1: spoiled: bad"
+    shown.event(history, FoundEvent(2, {}), True)
+    assert capsys.readouterr().out == "round 2: spoiled: no sub-dataset\n"
     assert said[-1] == "round 2: spoiled: bad"
     assert len(said) == 22
 
@@ -415,7 +417,7 @@ def test_other_keys_or_rounds_are_refused_under_a_started_audit(
     said = refused(capsys, file, "--out", str(out), "--set", "learning_rate=0.1")
     assert "learning_rate was 0.003, now it is 0.1" in said
     said = refused(capsys, file, "--out", str(out), "--rounds", "1", "--quiet")
-    assert "settings.method.rounds was 2, now it is 1" in said
+    assert "holds an audit of 2 rounds; give --rounds 2, or another --out" in said
     after = files_of(out)
     assert {k for k in before if before[k] != after[k]} <= {"run.lock"}
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from toys import RULES, read_lines, write_data, write_lines
 
-from msft.cli import main
+from msft.cli import COMMANDS, EXAMPLES, build_parser, main
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 
@@ -74,6 +75,15 @@ def test_help_answers_at_once_and_without_torch() -> None:
     assert "torch" not in done.stderr
     for command in ["demo", "init", "validate", "plan", "train", "eval", "report", "replay", "env"]:
         assert f"    {command} " in done.stdout
+
+
+def test_the_example_in_the_help_of_a_command_is_a_command_line() -> None:
+    parser = build_parser()
+    assert {*EXAMPLES} == {*COMMANDS} - {"demo", "env", "analyze"}
+    for name, line in EXAMPLES.items():
+        first, *words = shlex.split(line.partition(" && ")[0])
+        assert (first, words[0]) == ("msft", name)
+        assert parser.parse_args(words).command == name
 
 
 def test_train_prints_its_way_and_leaves_a_folder(

@@ -172,9 +172,3 @@ FAULTS = [
     ),
     *(Fault(*row) for row in INPUTS),
 ]
-
-
-def as_markdown() -> str:
-    """The table of docs/reliability.md; `what` is told here alone."""
-    rows = [f"{each.name} | {each.outcome}" for each in FAULTS]
-    return "\n".join(["fault | outcome", "--- | ---", *rows]) + "\n"

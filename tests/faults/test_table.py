@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from table import FAULTS, Fault, as_markdown
+from table import FAULTS, Fault
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -19,6 +19,6 @@ def test_names_are_given_once() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_the_docs_have_the_table() -> None:
+def test_the_docs_have_the_number_of_faults() -> None:
     page = Path(__file__).parents[2] / "docs" / "reliability.md"
-    assert as_markdown() in page.read_text(), "print table.as_markdown() and put it there"
+    assert f"plants {len(FAULTS)} faults in the real program" in page.read_text()

@@ -567,7 +567,7 @@ def intervals(axes: Axes, colour: str) -> list[tuple[float, float, float]]:
     ]
 
 
-def test_scores_have_wilsons_intervals_under_one_seed_and_none_under_several(folder: Path) -> None:
+def test_scores_have_wilsons_intervals_under_one_seed_and_the_ends_of_several(folder: Path) -> None:
     right = {"sft": (50, 70), "msft": (60, 99)}
     (one,) = comparisons_of(compared_runs([scored(folder / m, m, *r) for m, r in right.items()]))
     seeds = [run_of(folder / f"s{seed}", "sft", seed=seed) for seed in (20, 30)]
@@ -584,8 +584,16 @@ def test_scores_have_wilsons_intervals_under_one_seed_and_none_under_several(fol
         ]
         assert intervals(single, colour) == [pytest.approx(each) for each in wanted]
     assert "Wilson's 95 % intervals" in score_text(one)
-    assert intervals(several, WENT_ON) == []
-    assert score_text(two) == ""
+    runs = [two.methods[0].runs[seed] for seed in (20, 30)]
+    every = [
+        [100 * float(run.history.known(run.best, two.split)[name].value) for run in runs]
+        for name in two.names
+    ]
+    (dots,) = lines(several, WENT_ON)
+    ends = [(min(b), max(b), y) for b, (_, y) in zip(every, known(dots), strict=True)]
+    assert intervals(several, WENT_ON) == [pytest.approx(each) for each in ends]
+    assert any(low < high for low, high, _ in ends)
+    assert score_text(two).endswith("The lines go from the lowest seed to the highest.")
 
 
 def test_of_very_many_each_interval_is_at_its_dot() -> None:

@@ -123,6 +123,14 @@ def test_a_real_fall_is_sure_and_nothing_is_said() -> None:
     assert "sure" not in " ".join(finding_texts(found))
 
 
+def test_who_surely_falls_under_a_method_that_excludes_nobody_is_found() -> None:
+    for method, fallen in (("sft", ("a",)), ("msft", ())):
+        history = run([{"a": FALLS, "b": RISES}], method)
+        assert findings_of(history, rows_of(history)).fallen == fallen
+    level = run([{"a": FLAT, "b": RISES}], "sft")
+    assert findings_of(level, rows_of(level, lucky)).fallen == ()
+
+
 @pytest.mark.parametrize(("ticks", "untested"), [(3, "short"), (4, None)])
 def test_a_roll_out_of_three_ticks_is_too_short_to_say(ticks: int, untested: str | None) -> None:
     history = run([{"a": [0.5, 0.9, 0.2, 0.1, 0.1], "b": RISES}], budget=ticks / 4, max_stages=1)
@@ -633,6 +641,7 @@ def test_what_to_do_next_follows_from_the_findings() -> None:
     )
     whole = ["msft chat .", "msft compare recipe.yaml"]
     assert commands(run("sft"), Findings()) == whole
+    assert commands(run("sft"), Findings(fallen=("a",))) == ["msft audit recipe.yaml", *whole]
     assert commands(run("msft"), Findings((unsure,))) == whole
     assert commands(run("msft"), Findings((sure,))) == ["msft audit recipe.yaml", *whole]
     assert commands(run("replay"), Findings()) == whole[:1]

@@ -133,7 +133,7 @@ def test_the_top_has_model_data_rate_batch_date_duration_and_cost(folder: Path) 
     history = Case("sft").run(place)
     (place / "recipe.yaml").write_text(
         "model_name_or_path: /home/me/models/own\nlearning_rate: 1.0e-05\n"
-        "lr_scheduler_type: cosine\ntrain_batch_size: 64\n"
+        "lr_scheduler_type: cosine\nema_decay: 0.99\ntrain_batch_size: 64\n"
     )
     (place / "steps.jsonl").write_text(
         "".join(json.dumps({"seconds": s}) + "\n" for s in (10.0, 100.0, 3.0, 23.0))
@@ -148,7 +148,7 @@ def test_the_top_has_model_data_rate_batch_date_duration_and_cost(folder: Path) 
     assert found == {
         "model": ("own", "1.00 k parameters"),
         "data": ("40 rows", "in 3 sub-datasets"),
-        "learning rate": ("1e-05", "cosine"),
+        "learning rate": ("1e-05", "cosine, ema_decay 0.99"),
         "batch": ("64", "rows a step"),
         "date": (began[:10], f"begun at {began[11:]} UTC"),
         "duration": ("2 min", "to the last step, on cpu"),

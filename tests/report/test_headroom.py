@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -448,3 +449,5 @@ def test_points_are_points(tmp_path: Path) -> None:
     found = found_in(tmp_path)
     assert history.mean_unit == "accuracy"
     assert f"promises {100 * found.mean.naive:+.1f} points" in headroom_words(history, found)
+    level = replace(found, mean=replace(found.mean, naive=0.0))
+    assert headroom_words(history, level).endswith("stopping each at its peak promises nothing.")

@@ -15,11 +15,12 @@ from matplotlib.patches import Rectangle
 from mortal import quick_folder
 from msft.cli import main
 from msft.errors import UsageError
+from msft.report import write_report
 from msft.report.compare.comparison import Comparison, comparisons_of, rounds_of, spread_of
 from msft.report.compare.paper import Parts
 from msft.report.compare.runs import ComparedRun, compared_runs
 from msft.report.compare.statistics import first_places
-from msft.report.comparison_page import write_all_figures
+from msft.report.comparison_page import report_of_folders, write_all_figures
 from msft.report.figures.chart import WIDE, drawing, rows_of
 from msft.report.figures.costs import rows_per_epoch
 from msft.report.figures.methods import (
@@ -150,6 +151,15 @@ def test_peaks_and_their_distances_from_the_peak_of_the_mean(folder: Path) -> No
     assert found.peaks == {"early": 0.25, "late": 1.0, "same": 0.5}
     assert [found.distance(name) for name in curves] == [0.25, 0.5, 0.0]
     assert found.ordered == ["early", "same", "late"]
+
+
+def test_a_page_has_no_figure_of_peaks_that_are_all_at_the_same_tick(folder: Path) -> None:
+    rising, falling = hits(10, 20, 30), hits(30, 20, 10)
+    for name, second, there in (("level", rising, False), ("apart", falling, True)):
+        path = written(folder / name, {"a": rising, "b": second})
+        assert ("Where each sub-dataset peaks" in write_report(path).read_text()) == there
+        (run,) = compared_runs([path])
+        assert keys(run_sections(run.history)) == ["peaks"], "as a file it is always there"
 
 
 def test_one_epoch_is_no_plural(folder: Path) -> None:
@@ -585,3 +595,24 @@ def test_a_hostile_name_is_text(folder: Path) -> None:
     (page,) = page_sections([section])
     assert "&lt;script&gt;alert(" in page.wide
     assert "<script" not in page.wide
+
+
+@pytest.mark.parametrize(
+    ("curve", "schedule", "is_said"),
+    [
+        ((10, 20, 30), "constant", True),
+        ((10, 30, 20), "constant", False),
+        ((10, 20, 30), "cosine", False),
+    ],
+)
+def test_a_method_that_still_rose_at_its_end_is_named(
+    curve: tuple[int, ...], schedule: str, is_said: bool, folder: Path
+) -> None:
+    """Not where its rate fell to zero, and not the best one."""
+    runs = {"sft": curve, "msft": (10, 40, 50)}
+    for name, right in runs.items():
+        written(folder / name, {"a": [accuracy(number, 100) for number in right]}, name)
+        (folder / name / "recipe.yaml").write_text(f"lr_scheduler_type: {schedule}\n")
+    report = report_of_folders([folder / name for name in runs])
+    said = [each for each in report.warnings if "the last checkpoint of the budget" in each]
+    assert [each.partition(" chose ")[0] for each in said] == (["SFT"] if is_said else [])

@@ -224,6 +224,17 @@ def test_the_decision_table_and_sure_exclusion_have_one_notion_of_sure(folder: P
     assert f" sure {difference(-fall.fall, 'accuracy')} points ({interval}), p " in text
 
 
+def test_after_the_last_decision_nothing_goes_on(folder: Path) -> None:
+    exclude = {"exclude": {"confidence": 0.95}}
+    ended = Case("msft", exclude, compute_budget=2).run(folder).ended
+    assert ended is not None
+    assert ended.by == "no_gain"
+    text = page_of(write_report(folder)).text("decisions")
+    assert "one of the sub-datasets that surely fell leaves" in text
+    assert re.search(r"none 0 \d – – – – no fall was sure, so training went on", text)
+    assert re.search(r"none 2 \d – – – – no fall was sure(?!, so)", text)
+
+
 def test_without_verdicts_and_recipe_it_says_so(folder: Path) -> None:
     Case("msft", compute_budget=3).run(folder)
     (folder / "verdicts.jsonl").unlink()
@@ -461,7 +472,7 @@ def test_the_comparison_has_every_sub_dataset_on_both_splits(pair_of_runs: list[
 def test_the_comparison_as_text(pair_of_runs: list[Path]) -> None:
     text = comparison_text(pair_of_runs)
     assert max(len(line) for line in text.splitlines()) <= 80
-    assert text.index("validation (selected on)") < text.index("test (reported)")
+    assert text.index("test (reported)") < text.index("validation (selected on)")
     assert "\x1b" not in text
     assert re.search(r"^mean +\d+\.\d° +\d+\.\d\* +\+\d+\.\d$", text, re.MULTILINE)
     told = " ".join(text.replace("\u00a0", " ").split())

@@ -1,6 +1,6 @@
 """Who falls for sure: values by hand, and level and power in simulation, small but real.
 
-The simulation of docs/simulation.md is `examples/noise.py`; these are its smaller sisters.
+The simulation of docs/results/simulation.md is `examples/noise.py`; these are its smaller sisters.
 """
 
 from collections.abc import Iterable, Sequence

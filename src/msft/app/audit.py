@@ -28,13 +28,14 @@ from msft.recipe.recipe import Recipe, load_recipe, with_rows
 from msft.report import write_report
 from msft.run.folder import RunFolder, read_history, write_json, write_text
 from msft.run.history import History
+from msft.run.log import RunEvent
 from msft.run.result import Result
 from msft.run.rows import Judgments
 from msft.scoring.evaluation import prompt_of
 from msft.search.curves import TEST
 from msft.search.judging import Estimate, Finding
 from msft.search.methods import AUDIT, prepared_audit
-from msft.text import listed
+from msft.text import counted, listed
 from msft.training import build, judge, meet, prepare, read, train
 
 ROUNDS = 2
@@ -98,6 +99,7 @@ def audit(
 
         def admitted() -> Job:
             refuse_unauditable(asked, rounds)
+            refuse_other_rounds(folder, rounds)
             return admit(asked, folder, notice, None, None, None, ranks, prepared_audit(rounds))
 
         job = all_or_fail(ranks, "what is asked for", admitted)
@@ -123,6 +125,19 @@ def audit(
 
         from_rank0(ranks, "findings", leave)
         return AuditResult(content, job.folder.path, job.finished)
+
+
+def refuse_other_rounds(folder: Path, rounds: int) -> None:
+    """UsageError where an audit in this folder was begun with other rounds."""
+    run = RunFolder(folder)
+    opened = run.events()[:1] if run.is_audit() else []
+    if opened and isinstance(opened[0], RunEvent):
+        begun = opened[0].settings["method"]["rounds"]
+        if begun != rounds:
+            raise UsageError(
+                f"{folder} holds an audit of {counted(begun, 'round')}; give --rounds {begun}, or "
+                "another --out"
+            )
 
 
 def refuse_unauditable(recipe: Recipe, rounds: int) -> None:

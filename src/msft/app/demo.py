@@ -69,7 +69,8 @@ def run_demo(out: Path, seed: int, recipe: Path = RECIPE, cores: int | None = No
         print(f"the three runs and the audit took {time.monotonic() - begun:.0f} s\n")
     audit, searched = read_audit(out / AUDIT), read_history(out / SHOWN)
     told = [_planted(seed), _excluded(searched), _audited(audit)]
-    page = write_comparison(folders, out, told=told, figures=[search_section(searched)])
+    figures, links = [search_section(searched)], [(AUDIT, out / AUDIT)]
+    page = write_comparison(folders, out, told=told, figures=figures, links=links)
     show(comparison_text(folders, width()))
     show(" ".join(told))
     print()
@@ -98,8 +99,8 @@ def _overrides(name: str, seed: int) -> list[str]:
 
 def _planted(seed: int) -> str:
     return (
-        f"The mixture is synthetic (seed {seed}). {100 * WRONG:.0f} % of the training labels of "
-        f"{listed(MISLABELLED)} are wrong, which no method is told."
+        f"The mixture is synthetic (seed {seed}). About {100 * WRONG:.0f} % of the training labels "
+        f"of {listed(MISLABELLED)} are wrong, which no method is told."
     )
 
 
@@ -119,7 +120,10 @@ def _audited(audit: Audit) -> str:
     """The sub-datasets with wrong labels that the audit found and missed."""
     found = {each.name for each in audit.of("spoiled")}
     if found == {*MISLABELLED}:
-        return "The audit found all of them and no other."
+        shares = [each.wrong_share.value for each in audit.of("spoiled") if each.wrong_share]
+        ends = dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares)))
+        estimate = f"It estimates that {' to '.join(ends)} % are wrong."
+        return f"The audit found all of them and no other. {estimate}"
     missed = [name for name in MISLABELLED if name not in found]
     falsely = sorted(found - {*MISLABELLED})
     return " ".join(

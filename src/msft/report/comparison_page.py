@@ -86,11 +86,13 @@ from msft.report.wording import (
     in_words,
     p_value,
 )
-from msft.run.folder import RunFolder, step_losses_of, write_text
+from msft.run.folder import RunFolder, recipe_value, step_losses_of, write_text
 from msft.search.curves import TEST, Number
 from msft.text import SELECTED_ON_TEST, WIDTH, counted, listed
 
 CHANCE = "the difference may be chance"
+CONSTANT = ("constant", "constant_with_warmup")
+"""Schedules under which a run that is the best at its end may still improve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,44 @@ def remarks(comparison: Comparison) -> list[str]:
     return found
 
 
+def warnings(comparison: Comparison) -> list[str]:
+    """Sentences on what makes a comparison unfair, and on runs that are left out of it."""
+    rising = still_rising(comparison) if comparison.has_mean else []
+    if not rising:
+        return [*comparison.warnings]
+    return [
+        f"{listed(rising)} chose the last checkpoint of the budget, so the scores may still rise. "
+        "With more num_train_epochs the order may change.",
+        *comparison.warnings,
+    ]
+
+
+def still_rising(comparison: Comparison) -> list[str]:
+    """The methods that are not the best, train at a constant rate for a fixed number of epochs, and
+    chose the last checkpoint under every seed."""
+    unit, known = comparison.unit(), _means(comparison)
+    top = max((height(score, unit) for score in known.values()), default=0)
+    return [
+        method.label
+        for method in comparison.methods
+        if method.label in known
+        and height(known[method.label], unit) < top
+        and all(_at_its_end(run) for run in method.over(comparison.seeds))
+    ]
+
+
+def _at_its_end(run: ComparedRun) -> bool:
+    """Whether the best of a run is the last tick of the one roll-out that its budget gave it."""
+    history = run.history
+    return (
+        history.ended is not None
+        and history.ended.by == "budget"
+        and len(history.stages) == 1
+        and history.best == history.stages[0].checkpoints[-1]
+        and recipe_value(run.folder, "lr_scheduler_type") in CONSTANT
+    )
+
+
 def _means(comparison: Comparison) -> dict[str, Number]:
     """The means of the methods that are scored on every sub-dataset."""
     scores = {
@@ -383,7 +423,7 @@ def report_of(comparisons: Sequence[Comparison]) -> ComparisonReport:
         title=f"{labels} compared" + (f" on {listed(titles)}" if several else ""),
         headline=headline_of_models(comparisons) if several else headline(first),
         remarks=[*dict.fromkeys(said for each in comparisons for said in remarks(each))],
-        warnings=[*dict.fromkeys(said for each in comparisons for said in each.warnings)],
+        warnings=[*dict.fromkeys(said for each in comparisons for said in warnings(each))],
         reading=how_to_read(first),
         runs=runs,
         tables=[*joined, *own],
@@ -441,6 +481,7 @@ def write_comparison(
     report_split: ReportSplit | None = None,
     told: Sequence[str] = (),
     figures: Sequence[Section] = (),
+    links: Sequence[tuple[str, Path]] = (),
 ) -> Path:
     """The page that compares these runs; its other arguments are those of `report_of_folders`.
 
@@ -448,12 +489,13 @@ def write_comparison(
     older_groups: says the groups of a folder whose environment.json does not.
     told: sentences that the page begins with.
     figures: the page shows them before its other figures.
+    links: names and folders of other reports, such as an audit's.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     report = report_of_folders(folders, older_groups, report_split)
     remarks, scores = [*told, *report.remarks], [*report.scores, *figures]
-    return _write_page(path, replace(report, remarks=remarks, scores=scores), figures)
+    return _write_page(path, replace(report, remarks=remarks, scores=scores), figures, links)
 
 
 def write_files(report: ComparisonReport, out: Path) -> list[Path]:
@@ -472,10 +514,15 @@ OPEN = ("main", "scores", "datasets", "watched", "seeds", "flops")
 All else is folded."""
 
 
-def _write_page(path: Path, report: ComparisonReport, opened: Sequence[Section] = ()) -> Path:
+def _write_page(
+    path: Path,
+    report: ComparisonReport,
+    opened: Sequence[Section] = (),
+    links: Sequence[tuple[str, Path]] = (),
+) -> Path:
     """Each run's own report is linked if it is there.
 
-    opened: figures that are not folded.
+    opened: figures that are not folded. links: as in `write_comparison`.
     """
     keys = {table.key for table in report.page}
     shown = {*OPEN, "" if "seeds" in keys else "bootstrap", *(each.key for each in opened)}
@@ -495,7 +542,10 @@ def _write_page(path: Path, report: ComparisonReport, opened: Sequence[Section] 
         "reading": report.reading,
         "remarks": report.remarks,
         "warnings": report.warnings,
-        "links": [(run.title, _link_to(run.folder, path.parent)) for run in report.runs],
+        "links": [
+            (name, _link_to(folder, path.parent))
+            for name, folder in [*((run.title, run.folder) for run in report.runs), *links]
+        ],
         "parts": [part for part in parts if part.key in shown],
         "folded": [part for part in parts if part.key not in shown],
     }
@@ -556,7 +606,7 @@ def comparison_text(folders: Sequence[Path], width: int = WIDTH) -> str:
     """The scores of these runs for a terminal, each by itself, and what selected."""
     comparison = comparison_of_each(compared_runs(folders))
     honesty = honesty_table(comparison)
-    tables = [*reversed(dataset_tables(comparison)), *([honesty] if honesty else [])]
+    tables = [*dataset_tables(comparison), *([honesty] if honesty else [])]
     return text_of(replace(report_of([comparison]), short=tables), width)
 
 

@@ -254,6 +254,7 @@ class Findings:
     worse_than_base: the method's own result is not better than that model.
     shortfall: the result is an average, and below a tick of the same training.
     guards: sentences about a result that guards decided, or that breaks one.
+    fallen: who surely fell in the one roll-out of a run that excluded nobody.
     selection: the split that all of this was found on.
     """
 
@@ -266,6 +267,7 @@ class Findings:
     worse_than_base: bool = False
     shortfall: Shortfall | None = None
     guards: tuple[str, ...] = ()
+    fallen: tuple[str, ...] = ()
     selection: str = SELECTION
 
 
@@ -308,6 +310,7 @@ def findings_of(
         worse_than_base=best != BASE and not _is_better(history, best),
         shortfall=shortfall_of(history, rows),
         guards=tuple(guard_texts(history)),
+        fallen=_fallen(history, tests),
         selection=history.selection,
     )
 
@@ -339,6 +342,13 @@ def _tested(history: History, rows: RowVerdicts, number: int, stage: Stage) -> S
     except (ValueError, TypeError, KeyError):  # lost, or somebody else's file
         return StageTest({}, "rows")
     return StageTest(found, moved=moved_from_base(history, rows, stage, found))
+
+
+def _fallen(history: History, tests: Tests) -> tuple[str, ...]:
+    """Who surely fell in the only roll-out of a run, and was trained to its end."""
+    if len(history.stages) > 1 or history.exclusions or 0 not in tests:
+        return ()
+    return tuple(name for name, fall in tests[0].falls.items() if fall.sure)
 
 
 def _departures(history: History, tests: Tests) -> tuple[Departure, ...]:
@@ -641,7 +651,8 @@ def next_steps(history: History, found: Findings, stopped: bool, rate: object = 
         steps.append(("Training did not help. Look at rows as the model sees them.", look))
     elif found.unlearned:
         steps.append((f"Look at rows of {_named(found.unlearned)} as the model sees them.", look))
-    fell = [each.name for each in found.departures if each.fall and each.fall.sure]
+    left = [each.name for each in found.departures if each.fall and each.fall.sure]
+    fell = [*left, *found.fallen]
     if fell:
         why = "A fall while others still learn is often a sign of wrong answers in training rows"
         steps.append((f"{why}. Audit {_named(fell)}.", "msft audit recipe.yaml --out ../audit"))

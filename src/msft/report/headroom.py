@@ -8,7 +8,7 @@ candidate for both. Scores count upwards: a gain of an nll is a decrease.
 The interval is a normal one: each split has the variance of its paired row differences, and their
 mean over the splits is taken one and a half times: each half chooses for the other one, so the
 two are not independent, and half of the rows chooses a little worse than all of them do, whose
-choice is the one in question. docs/simulation.md says how often it covers.
+choice is the one in question. docs/results/simulation.md says how often it covers.
 
 The numbers come first, then their words: on the terminal, as JSON, on the page of a run.
 """
@@ -257,6 +257,11 @@ def headroom_words(history: History, found: Headroom) -> str:
     unit, mean = history.mean_unit, found.mean
     promise = f"{difference(mean.naive, unit)}{_UNITS[unit]}"
     rows = counted(found.rows, f"{history.selection} row")
+    if promise.startswith("±"):
+        return (
+            f"On these {rows}, every sub-dataset is at its own peak where the mean is, so stopping "
+            "each at its peak promises nothing."
+        )
     text = (
         f"On these {rows}, stopping each sub-dataset at its own "
         f"peak promises {promise}; cross-fitted it is {difference(mean.crossfitted, unit)} "

@@ -174,7 +174,7 @@ def facts_of(runs: Sequence[RunOnDisk]) -> list[Fact]:
         (
             "learning rate",
             _either(_written(run, "learning_rate") for run in runs),
-            _either(_written(run, "lr_scheduler_type") for run in runs),
+            _either(map(_schedule, runs)),
         ),
         ("batch", _either(_written(run, "train_batch_size") for run in runs), "rows a step"),
         ("date", *_date(runs)),
@@ -201,6 +201,13 @@ def _sizes(run: RunOnDisk) -> str:
 def _either(texts: Iterable[str]) -> str:
     """One text where all runs have the same, else each of them."""
     return " · ".join(text for text in dict.fromkeys(texts) if text)
+
+
+def _schedule(run: RunOnDisk) -> str:
+    """The course of the learning rate, and the decay of the moving average if there is one."""
+    decay = _written(run, "ema_decay")
+    averaged = f"ema_decay {decay}" if decay else ""
+    return ", ".join(filter(None, (_written(run, "lr_scheduler_type"), averaged)))
 
 
 def _written(run: RunOnDisk, key: str) -> str:

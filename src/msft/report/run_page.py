@@ -22,6 +22,7 @@ from msft.report.compare.statistics import Intervals, RecordedRows, minus
 from msft.report.comparison_tables import average_in_words, run_averages_table
 from msft.report.figures import search
 from msft.report.figures.chart import colour_at, drawing, variable
+from msft.report.figures.peaks import peaks_of
 from msft.report.figures.search import MANY
 from msft.report.findings import (
     Tests,
@@ -120,7 +121,7 @@ def decision_table(
     history: History, branches: Sequence[Branch], intervals: Intervals, tests: Tests
 ) -> Table:
     """A row for each sub-dataset that left, and for each stage in which the method let all stay;
-    for a method that excludes nobody, where each sub-dataset peaked in the first roll-out."""
+    for a method that excludes none, where each sub-dataset peaked in the first roll-out."""
     rows: list[TableRow] = []
     for stage, record in enumerate(history.stages):
         branch, active = branches[search_of(history, stage)], Cell(str(len(record.asked.active)))
@@ -133,7 +134,8 @@ def decision_table(
         if any(decision.what == "go_on" for decision in record.decisions):
             high = "every sub-dataset was still at its highest at the end"
             why = "no fall was sure" if record.falls else high
-            went_on = Cell(f"{why}, so training went on")
+            is_last = stage == len(history.stages) - 1 and history.ended is not None
+            went_on = Cell(f"{why}{'' if is_last else ', so training went on'}")
             rows.append(TableRow("none", (*place, *[EMPTY] * 4, went_on)))
     head = ["peak, epoch", "score at the peak", "change to the last tick", "how sure"]
     note = _decisions_note(intervals)
@@ -354,6 +356,8 @@ def _in_order(history: History) -> list[str]:
 _HOW = {
     "msft": "After each roll-out the sub-dataset that peaked first leaves. Training goes on from "
     "its peak without it.",
+    "sure": "After each roll-out one of the sub-datasets that surely fell leaves: the one that "
+    "peaked first. Training goes on from its peak without it.",
     "continual": "Sub-datasets are trained one after the other. Each one stops at its own peak.",
     "sro": "One roll-out (stage 0) finds every peak. Then training starts again from the base "
     "model, and each sub-dataset leaves at its peak.",
@@ -429,7 +433,10 @@ def _content(
         "watched": watched_table(history),
         "decided": decided,
         "decisions": decisions,
-        "decisions_text": _HOW.get(history.start.method, "" if decided else _HOW_NOT),
+        "decisions_text": _HOW.get(
+            "sure" if any(stage.falls for stage in history.stages) else history.start.method,
+            "" if decided else _HOW_NOT,
+        ),
         "figures": {each.key: each for each in page_sections(own)},
         "legend": _legend(history, branches),
         "rollouts": len(branches),
@@ -442,7 +449,7 @@ def _content(
         "percent": all(history.unit_of(name) == "accuracy" for name in history.start.datasets),
         "band_text": _band_text(intervals.kinds()),
         "averages": run_averages_table(history, reports),
-        "more": page_sections(run_sections(history)) if trained else [],
+        "more": page_sections(_paper_figures(history)) if trained else [],
         "samples": run_samples(folder, history),
         "selection": history.selection,
         "mark": SELECTED_ON_TEST if history.selected_on_test else "",
@@ -450,6 +457,13 @@ def _content(
         "disk": disk_of(history),
         "disk_policy": history.disk_policy,
     }
+
+
+def _paper_figures(history: History) -> list[Section]:
+    """The paper's figures; without that of the peaks where all are at the peak of the mean."""
+    peaked = peaks_of(history)
+    apart = peaked is not None and any(peaked.distance(name) for name in peaked.peaks)
+    return [each for each in run_sections(history) if each.key != "peaks" or apart]
 
 
 def _together(history: History, branches: list[Branch], intervals: Intervals) -> list[Section]:

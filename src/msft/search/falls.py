@@ -15,7 +15,7 @@ the second half of the roll-out, after the steep part of learning, beyond what r
 
 `chances` counts how often luck had a try: twice where rows are the noise, since a fluke on all
 rows is likely to be found by both halves; where jitter is, which both halves share, as often as
-there are separate windows. docs/simulation.md has the level and the power that follow.
+there are separate windows. docs/results/simulation.md has the level and the power that follow.
 
 A guard asks less: whether one checkpoint is surely below the base model. Nothing was chosen there,
 so it is one paired comparison over rows.

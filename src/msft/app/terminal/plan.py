@@ -290,7 +290,7 @@ def _details(content: Mapping[str, Any]) -> list[str]:
             f"msft audit: a round trains {counted(audit['steps'], 'step')} on "
             f"{si(tokens['train'])} tokens and asks {si(tokens['evaluation'])}, "
             f"{si(audit['flops']['total'])}FLOPs{f', {duration(time)}' if time is not None else ''}"
-            "; a second one follows where somebody is spoiled"
+            "; a second one follows if a sub-dataset is spoiled"
         )
     return lines
 

@@ -171,8 +171,8 @@ class ShownAudit(Observer):
                 self._say(f"{judge} has judged {rows} that it has not seen")
             case FoundEvent():
                 spoiled = [n for n, each in event.findings.items() if each.verdict == "spoiled"]
-                found = f"spoiled: {', '.join(_some(spoiled))}" if spoiled else "nobody is spoiled"
-                self._say(f"round {event.round}: {found}")
+                names = ", ".join(_some(spoiled)) or "no sub-dataset"
+                self._say(f"round {event.round}: spoiled: {names}")
 
     def _say(self, line: str, stays: bool = True) -> None:
         """Print a line; on a terminal, one that does not stay is written over by the next."""

@@ -41,7 +41,7 @@ COLOURS = {
     "left": "#c2410c",
     "other": "#8b5cf7",
     "green": "#15803e",
-    "gold": "#a16208",
+    "gold": "#a17f04",
     "teal": "#0e7491",
     "pink": "#be185e",
 }

@@ -74,8 +74,14 @@ MOST_BARS = 3
 def score_text(comparison: Comparison) -> str:
     """A sentence on the intervals and the axes of the figure of scores."""
     units = {comparison.unit((name,)) for name in comparison.names}
-    alone = all(len(method.over(comparison.seeds)) == 1 for method in comparison.methods)
-    texts = ["The lines are Wilson's 95 % intervals."] if alone and "accuracy" in units else []
+    seeds = {len(method.over(comparison.seeds)) for method in comparison.methods}
+    texts = list[str]()
+    if seeds == {1} and "accuracy" in units:
+        texts.append("The lines are Wilson's 95 % intervals.")
+    elif max(seeds) > 1:
+        texts.append(
+            "The dots are means over seeds. The lines go from the lowest seed to the highest."
+        )
     return " ".join(texts + ["Each metric has an axis of its own."] * (len(units) > 1))
 
 
@@ -109,10 +115,15 @@ def _score(comparison: Comparison, method: MethodRuns, name: str) -> float | Non
 
 
 def _interval(comparison: Comparison, method: MethodRuns, name: str) -> tuple[float, float] | None:
-    """Wilson's interval of a count under one seed; None of other scores and of several seeds."""
+    """Of several seeds the lowest and the highest score; of one seed Wilson's interval, where the
+    score is a count."""
     run, *others = method.over(comparison.seeds)
+    if others:
+        scores = [each.score((name,), comparison.split) for each in (run, *others)]
+        known = [points(value, comparison.unit((name,))) for value in scores if value is not None]
+        return (min(known), max(known)) if len(known) > 1 else None
     score = run.history.known(run.best, comparison.split).get(name)
-    if others or score is None or score.metric != "accuracy":
+    if score is None or score.metric != "accuracy":
         return None
     low, high = wilson(int(score.total), score.count)
     return (100 * low, 100 * high)
