@@ -8,6 +8,7 @@ scripts, and those with other settings of libraries, get the real Python.
 """
 
 import atexit
+import fcntl
 import gc
 import io
 import json
@@ -21,19 +22,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from random import SystemRandom
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import gettempdir
 
 LIBRARIES = (
     "msft.__main__",  # catches signals and counts threads before torch is there
     *("msft.training", "msft.engine.build", "msft.report.run_page"),
     *("transformers.models.llama.modeling_llama", "msft.report.figures.chart", "tokenizers"),
     *("matplotlib.backends.backend_svg", "matplotlib.figure", "msft.app.compare"),
+    *("msft.planning.forecast", "peft"),
 )
 PINNED = ("OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "TRITON_INTERPRET", "PYTHONPATH")
 """Variables that are read when libraries are loaded."""
@@ -87,23 +89,36 @@ def pinned() -> dict[str, str]:
 @cache
 def warmed(number: int = 0) -> tuple[str, dict[str, str]]:
     """The executable of a warm Python with a hash seed of its own, and the variables that its forks
-    have; it is started when it is first asked for, and ends with this process."""
-    folder = TemporaryDirectory(prefix="warm-python-")
-    python = warm_python(Path(folder.name))
-    executable = python.__enter__()
+    have. The workers of one run of pytest share it: the first who asks starts it, and it ends soon
+    after the last who asked."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    folder = Path(gettempdir()) / f"warm-python-{run}-{number}"
+    while True:
+        user = os.open(_lock_of(folder), os.O_CREAT | os.O_RDWR)
+        fcntl.flock(user, fcntl.LOCK_SH)  # as long as this process lives
+        with suppress(FileNotFoundError):  # or another: a warm Python has just ended with its own
+            if os.path.samestat(_lock_of(folder).stat(), os.fstat(user)):
+                break
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        until = time.monotonic() + 120
+        while not (folder / PLACE).exists():
+            assert time.monotonic() < until, "nobody starts the warm Python"
+            time.sleep(0.05)
+    else:
+        _start(folder)
+    return str(folder / "python"), json.loads((folder / "pinned.json").read_text())
 
-    def end() -> None:
-        python.__exit__(None, None, None)
-        folder.cleanup()
 
-    atexit.register(end)
-    return executable, pinned()
+def _lock_of(folder: Path) -> Path:
+    """A file that everybody who may call holds a lock of."""
+    return folder.with_name(f"{folder.name}.lock")
 
 
-@contextmanager
-def warm_python(folder: Path) -> Iterator[str]:
-    """The path of an executable for `sys.executable`. Its hash seed is drawn, and is in the file
-    `hash_seed`."""
+def _start(folder: Path) -> None:
+    """Make a warm Python, in whose folder `python` is for `sys.executable`. Its hash seed is drawn,
+    and is in the file `hash_seed`."""
     client = folder / "python"
     client.write_text(
         CLIENT.format(
@@ -114,27 +129,27 @@ def warm_python(folder: Path) -> Iterator[str]:
     short = client.with_name("msft")
     short.write_text(f'#!/bin/sh\nexec {client} -m msft "$@"\n')
     short.chmod(0o755)
+    (folder / "pinned.json").write_text(json.dumps(pinned()))
     seed = str(SystemRandom().randrange(2**32))
     (folder / "hash_seed").write_text(seed)
     server = subprocess.Popen(
         [sys.executable, __file__, str(folder)],
         stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONHASHSEED": seed},
+        start_new_session=True,
     )
-    try:
-        while not (folder / PLACE).exists() and server.poll() is None:
-            time.sleep(0.05)
-        assert server.poll() is None, "the warm Python did not start"
-        yield str(client)
-    finally:
-        server.kill()
-        server.wait()
+    while not (folder / PLACE).exists() and server.poll() is None:
+        time.sleep(0.05)
+    assert server.poll() is None, "the warm Python did not start"
+    server.returncode = 0  # it ends by itself, and nobody waits for it
 
 
 def _serve(folder: Path) -> None:
-    parent = os.getppid()
+    lock = _lock_of(folder)
+    users = lock.open("a")
     for library in LIBRARIES:
         import_module(library)
+    import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
     sys.executable = str(folder / "python")  # processes of forks are forks too
     vars(os)["fsync"] = lambda handle: None  # as in conftest.py
     gc.freeze()
@@ -144,14 +159,20 @@ def _serve(folder: Path) -> None:
     listener.listen()
     Path("new").rename(PLACE)
     calls: dict[int, socket.socket] = {}
-    while os.getppid() == parent:
-        ready, _, _ = select.select([listener, *calls.values()], [], [], 0.02)
+    looked = time.monotonic()
+    while True:
+        ready, _, _ = select.select([listener, *calls.values()], [], [], 0.02 if calls else 0.5)
         if listener in ready:
             call, _ = listener.accept()
             with suppress(OSError, EOFError):  # whoever called was killed before it said what
                 child = _forked(call, [listener, *calls.values()])
                 calls[child] = call
                 call.sendall(LENGTH.pack(child))
+        if time.monotonic() > looked + 0.5:
+            looked = time.monotonic()
+            with suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
         for child, call in calls.items():
             if call in ready:  # whoever called is gone
                 os.kill(child, signal.SIGKILL)
@@ -163,6 +184,8 @@ def _serve(folder: Path) -> None:
                 call.close()
     for child in calls:
         os.kill(child, signal.SIGKILL)
+    rmtree(folder)
+    lock.unlink()
 
 
 def _tell(call: socket.socket, code: int) -> None:

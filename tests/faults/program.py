@@ -1,5 +1,6 @@
-"""The real program, many times over: a process that has loaded everything forks itself for each
-command, so that one takes tenths of a second instead of the seconds that torch takes to load."""
+"""The real program, many times over: a fork of the warm Python (`warm_python.py`) forks itself for
+each command, so that one takes tenths of a second instead of the seconds that torch takes to load.
+"""
 
 import atexit
 import json
@@ -18,10 +19,16 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1]))  # a process of its own knows no pytest
+sys.path.append(str(Path(__file__).parents[1] / "app"))
+import torch
 from toys import recipe_of, write_data
 
-TESTS = Path(__file__).parents[1]
-SOURCE = TESTS.parent / "src"
+from msft import training
+from msft.__main__ import main
+from msft.app.terminal.screen import guard_streams
+from msft.run.log import Event, Log
+from warm_python import PINNED, warmed
 
 HUNG = -signal.SIGKILL
 """The exit code of a command that did not end by itself."""
@@ -90,13 +97,14 @@ def toy_recipe(folder: Path, **keys: Any) -> Path:
 
 @cache
 def _server() -> tuple["subprocess.Popen[str]", Path]:
-    paths = [str(SOURCE), str(TESTS / "app"), os.environ.get("PYTHONPATH", "")]
+    python, known = warmed()
+    others = {key: value for key, value in os.environ.items() if key not in PINNED}
     server = subprocess.Popen(
-        [sys.executable, __file__],
+        [python, __file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        env={**others, **known},
     )
     folder = Path(mkdtemp(prefix="msft-faults-"))
     atexit.register(_close, server, folder)
@@ -110,9 +118,9 @@ def _close(server: "subprocess.Popen[str]", folder: Path) -> None:
 
 def serve() -> None:
     """Carry out the orders of stdin."""
+    guard_streams()
+    torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w")
-    _load()
-    vars(os)["fsync"] = lambda handle: None  # as in conftest.py
     for line in sys.stdin:
         order = json.loads(line)
         begun = time.monotonic()
@@ -136,29 +144,6 @@ def _waited(child: int, until: float) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _load() -> None:
-    """All that a command imports, as early as it can be; its streams are guarded before."""
-    from msft.app.terminal.screen import guard_streams
-
-    guard_streams()
-    import torch
-    from transformers import (  # noqa: F401
-        AutoConfig,
-        AutoModelForCausalLM,
-        AutoTokenizer,
-        LlamaForCausalLM,
-        PreTrainedTokenizerFast,
-    )
-
-    import msft.app.commands
-    import msft.app.terminal.plan
-    import msft.engine.build
-    import msft.planning.forecast
-    import msft.training  # noqa: F401
-
-    torch.set_num_threads(1)
-
-
 def _be_the_program(order: dict[str, Any]) -> None:
     code = 1
     try:
@@ -171,15 +156,11 @@ def _be_the_program(order: dict[str, Any]) -> None:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             resource.setrlimit(resource.RLIMIT_AS, (used + order["memory"],) * 2)
         if not order["report"]:
-            import msft.training
-
-            vars(msft.training)["write_report"] = lambda folder: folder
+            vars(training)["write_report"] = lambda folder: folder
         sys.argv = ["msft", *order["arguments"]]
         exec(order["before"], {})  # noqa: S102  of a test
         if order["stop_after"] is not None:
             _stop_after(order["stop_after"])
-        from msft.__main__ import main
-
         code = main()
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else 1
@@ -193,8 +174,6 @@ def _be_the_program(order: dict[str, Any]) -> None:
 
 def _stop_after(events: int) -> None:
     """Send a signal when so many events are written and taken in, and another one comes."""
-    from msft.run.log import Event, Log
-
     append = Log.append
 
     def stopping(log: Log, event: Event) -> None:

@@ -9,10 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from program import SOURCE, TESTS, Ended, run, toy_recipe
+from program import Ended, run, toy_recipe
 
 from msft.testing import promised_log, promised_summary
 
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
 BOTH = (signal.SIGTERM, signal.SIGINT)
 SCRIPT = "import sys\nfrom msft.__main__ import main\nsys.argv[0] = 'msft'\nsys.exit(main())"
 """What the command `msft` is."""
@@ -25,7 +27,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def test_the_command_is_the_program_that_catches_signals_first() -> None:
-    assert 'msft = "msft.__main__:main"' in (TESTS.parent / "pyproject.toml").read_text()
+    assert 'msft = "msft.__main__:main"' in (ROOT / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize("start", [["-m", "msft"], ["-c", SCRIPT]], ids=["python -m", "script"])
