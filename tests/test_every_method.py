@@ -78,6 +78,8 @@ def test_what_the_disk_had_not_done_yet_is_done_again_to_the_same_end(
     for store, memory in STORES.items():
         expected = uninterrupted(name, store)
         for number, lag in enumerate(LAGS):
+            if store == "memory for all" and lag in LAGS[1:-1]:
+                continue  # the disk gets a result and nothing else
             often = 2 if name in PLAIN else len(LAGS)
             lasts = range(number % often, num_events(expected), often)
             moments = [(last, last % 3 == 0) for last in lasts]
@@ -104,7 +106,8 @@ def test_killed_at_every_event_in_turn_it_ends_the_same(
 def test_killed_while_it_recovers_it_ends_the_same(name: str, lag: int | None, place: Path) -> None:
     """What was only in memory is trained again; that training is killed too, at any step."""
     case, memory, expected = CASES[name], 2, uninterrupted(name, "disk and memory")
-    moments = [(last, True) for last in range(num_events(expected))]
+    first, often = (0, 1) if name in PLAIN else (int(lag is None), 2)
+    moments = [(last, True) for last in range(first, num_events(expected), often)]
     for (last, _), folder in case.killed(place, memory, moments, lag).items():
         with suppress(Killed):
             case.run(folder, memory, engine=MortalEngine(last % 5, case.learners), lag=lag)

@@ -5,6 +5,7 @@ that file and says so in the CHANGELOG under *Numeric*.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,13 +19,19 @@ METHODS = {
 }
 """Each with the keys that it changes; both are shorter than the demo's."""
 STEPS = 50
+SHORT = {
+    "sft": ["num_train_epochs=1"],
+    "msft": ["compute_budget=2", "method_options.max_stages=1"],
+}
+"""How much of each is trained where only the losses of the first steps are looked at."""
 
 
-def golden_of(method: str, folder: Path) -> dict[str, Any]:
+def golden_of(method: str, folder: Path, changed: Sequence[str] = ()) -> dict[str, Any]:
     """Train the recipe by a method; its numbers."""
     import msft
 
-    summary = msft.train(msft.load_recipe(RECIPE, METHODS[method]), folder).summary
+    recipe = msft.load_recipe(RECIPE, [*METHODS[method], *changed])
+    summary = msft.train(recipe, folder).summary
     lines = (folder / "steps.jsonl").read_text().splitlines()[:STEPS]
     stages = [
         {key: stage[key] for key in ("start", "active", "ticks", "peaks", "excluded")}
