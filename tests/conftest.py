@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from mortal import quick_folder
 from msft.report import write_report
-from warm_python import NO_REPORTS, PINNED, empty_report, warmed
+from warm_python import NO_REPORTS, PINNED, WRITERS, empty_report, warmed
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -100,9 +100,11 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def no_reports() -> Iterator[None]:
-    """Nobody looks at what runs write as report.html: it is empty, in the warm Python too."""
+    """Nobody looks at what runs and audits write as report.html: it is empty, in the warm Python
+    too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("msft.training.write_report", empty_report)
+        for writer in WRITERS:
+            patch.setattr(f"{writer}.write_report", empty_report)
         patch.setenv(NO_REPORTS, "1")
         yield
 
@@ -110,7 +112,8 @@ def no_reports() -> Iterator[None]:
 @pytest.fixture
 def reports(no_reports: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One test of a module with `no_reports` does look at what its runs write."""
-    monkeypatch.setattr("msft.training.write_report", write_report)
+    for writer in WRITERS:
+        monkeypatch.setattr(f"{writer}.write_report", write_report)
     monkeypatch.delenv(NO_REPORTS)
 
 

@@ -35,12 +35,14 @@ LIBRARIES = (
     *("msft.training", "msft.engine.build", "msft.report.run_page"),
     *("transformers.models.llama.modeling_llama", "msft.report.figures.chart", "tokenizers"),
     *("matplotlib.backends.backend_svg", "matplotlib.figure", "msft.app.compare"),
-    *("msft.planning.forecast", "peft"),
+    *("msft.planning.forecast", "msft.app.audit", "peft"),
 )
 PINNED = ("OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "TRITON_INTERPRET", "PYTHONPATH")
 """Variables that are read when libraries are loaded."""
 NO_REPORTS = "TESTS_WANT_NO_REPORTS"
 """A variable; where it is set, reports of runs are empty."""
+WRITERS = ("msft.training", "msft.app.audit")
+"""Who writes them."""
 LENGTH = struct.Struct("!i")
 PLACE = "calls"
 """The socket, in the folder of the executable."""
@@ -227,7 +229,8 @@ def _carried_out(arguments: list[str], folder: str, environment: dict[str, str])
     os.environ.clear()
     os.environ.update(environment)
     if NO_REPORTS in environment:
-        vars(sys.modules["msft.training"])["write_report"] = empty_report
+        for writer in WRITERS:
+            vars(sys.modules[writer])["write_report"] = empty_report
     sys.stdin, sys.stdout, sys.stderr = (
         io.TextIOWrapper(os.fdopen(number, mode), line_buffering=number == 2)
         for number, mode in enumerate(("rb", "wb", "wb"))

@@ -28,16 +28,21 @@ from msft.engine.fast import FastEngine
 from msft.engine.model.tokenizers import load_rows
 from msft.example import Example
 from msft.recipe.recipe import load_recipe
+from msft.report import write_report
 from msft.run.log import FoundEvent, JudgedEvent, PointEvent, RankSync, RolloutEvent, read_log
 from msft.testing import promised_log
 
+pytestmark = pytest.mark.usefixtures("no_reports")  # but for one audit
+
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def place(no_reports: None) -> Iterator[Path]:
     """The spoiled mixture with `recipe.yaml`, and `audit`, which was never disturbed."""
     with quick_folder() as folder:
         file = recipe(folder)
-        assert main(["audit", file, "--out", str(folder / "audit"), "--quiet"]) == 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("msft.app.audit.write_report", write_report)
+            assert main(["audit", file, "--out", str(folder / "audit"), "--quiet"]) == 0
         yield folder
 
 
