@@ -485,7 +485,7 @@ def test_of_a_sub_dataset_that_is_all_wrong_one_row_stays_to_be_trained(
     fresh: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sub-dataset without rows cannot be trained; rows like the one that stays, stay too."""
-    splits = {"good": with_choices("good", 240), "bad": with_choices("bad", 40)}
+    splits = {"good": with_choices("good", 160), "bad": with_choices("bad", 40)}
     for row in splits["bad"]["train"]:
         row["answer"] = (row["answer"] + 1) % len(row["choices"])
     file = recipe(fresh, [write_rows(fresh, n, each) for n, each in splits.items()])
@@ -498,7 +498,7 @@ def test_of_a_sub_dataset_that_is_all_wrong_one_row_stays_to_be_trained(
     assert clean.exclude_rows == "excluded.jsonl"
     assert [*load_rows(clean).corpus.datasets["bad"].train.numbers] == [suspects[-1]["row"]]
     trained = json.loads((fresh / "both/clean/run.jsonl").read_text().split("\n")[0])
-    assert trained["datasets"] == {"good": 240, "bad": 1}
+    assert trained["datasets"] == {"good": 160, "bad": 1}
 
 
 def with_choices(name: str, train: int) -> dict[str, list[dict[str, Any]]]:

@@ -277,7 +277,7 @@ def test_hostile_names_are_text_wherever_they_stand(folder: Path) -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e\ud800]", text)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.4, 0.75, 0.99])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
 def test_a_run_that_is_going_on_has_a_report(share: float, folder: Path) -> None:
     Case("msft").run(folder)
     log = folder / "run.jsonl"
@@ -392,7 +392,7 @@ def test_the_versions_that_trained_it_are_shown(folder: Path) -> None:
     for content in ("[", '{"a": 1}', "[1, null]"):
         path.write_text(content)
         assert read_environments(path) == []
-        write_report(folder)
+    write_report(folder)
 
 
 def test_versions_name_python_and_every_package() -> None:
