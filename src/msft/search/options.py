@@ -77,10 +77,15 @@ def ticks_of(epochs: float, evals_per_epoch: int, key: str) -> int:
     return int(ticks)
 
 
+@cache
+def _signature(owner: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(owner, eval_str=True)
+
+
 def checked(owner: Callable[..., Any], options: Mapping[str, Any], what: str) -> dict[str, Any]:
     """`options` if they fit the owner's parameters, else an `OptionError` that says what would."""
     refuse_unknown(options, option_names(owner), f"option of {what}:")
-    parameters = inspect.signature(owner, eval_str=True).parameters
+    parameters = _signature(owner).parameters
     return {
         key: fitted(value, parameters[key].annotation, what, key) for key, value in options.items()
     }
@@ -233,7 +238,7 @@ def _described(kinds: Iterable[Any]) -> str:
 
 def option_names(owner: Callable[..., Any]) -> list[str]:
     """The options of a method's function, or the fields of an options class."""
-    parameters = inspect.signature(owner).parameters.values()
+    parameters = _signature(owner).parameters.values()
     keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     return [p.name for p in parameters] if inspect.isclass(owner) else keyword_only
 

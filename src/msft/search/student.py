@@ -1,5 +1,6 @@
 """Student's t: the tail that decides who falls for sure, and what guards and comparisons need."""
 
+from functools import lru_cache
 from math import erfc, exp, lgamma, log, log1p, sqrt
 
 NORMAL_FROM = 1e7
@@ -23,6 +24,7 @@ def t_survival(t: float, df: float) -> float:
     return tail if t >= 0 else 1 - tail
 
 
+@lru_cache(maxsize=256)  # a run asks the same again and again
 def t_quantile(share: float, df: float) -> float:
     """The t above 0 that a share of Student's distribution lies below, by bisection."""
     low, high = 0.0, 1.0

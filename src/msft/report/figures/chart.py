@@ -271,7 +271,8 @@ def to_svg(figure: "Figure", key: str, description: str, pointer: bool = True) -
     """
     buffer = StringIO()
     named: dict[str, _InPage] = {}
-    for number, artist in enumerate(figure.findobj(lambda each: each in _IN_PAGE)):
+    within = (artist for axes in figure.axes for artist in axes.get_children())
+    for number, artist in enumerate(each for each in within if each in _IN_PAGE):
         named[f"in-page-{number}"] = _IN_PAGE[artist]
         artist.set_gid(f"in-page-{number}")
         artist.set_visible(pointer or not _IN_PAGE[artist].css.startswith("hover"))
