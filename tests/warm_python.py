@@ -30,8 +30,10 @@ from random import SystemRandom
 from shutil import rmtree
 from tempfile import gettempdir
 
+GUARDING = "msft.app.terminal.screen"
 LIBRARIES = (
     "msft.__main__",  # catches signals and counts threads before torch is there
+    GUARDING,
     *("msft.training", "msft.engine.build", "msft.report.run_page"),
     *("transformers.models.llama.modeling_llama", "msft.report.figures.chart", "tokenizers"),
     *("matplotlib.backends.backend_svg", "matplotlib.figure", "msft.app.compare"),
@@ -151,6 +153,8 @@ def _serve(folder: Path) -> None:
     users = lock.open("a")
     for library in LIBRARIES:
         import_module(library)
+        if library == GUARDING:  # as the program does, before others keep stderr for their messages
+            sys.modules[GUARDING].guard_streams()
     import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
     sys.executable = str(folder / "python")  # processes of forks are forks too
     vars(os)["fsync"] = lambda handle: None  # as in conftest.py
