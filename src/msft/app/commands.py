@@ -387,13 +387,10 @@ def chat(options: argparse.Namespace) -> None:
             "the prompt is empty; expected a text in --prompt or on stdin (on a terminal, leave "
             "--prompt out to talk)"
         )
-    how = ChatOptions(
-        options.system, options.plain, options.max_new_tokens, options.temperature, options.seed
-    )
-    asks_base = not options.no_base and options.base is None
-    named = resolved_names(options.model, asks_base, options.trust_remote_code)
+    how = ChatOptions(options.system, options.plain, options.max_new_tokens)
+    named = resolved_names(options.model, not options.no_base, options.trust_remote_code)
     with stdout_to_stderr(True):
-        loaded = load_chat(named, options.base, how, lambda text: say(f"note: {text}"))
+        loaded = load_chat(named, how, lambda text: say(f"note: {text}"))
     from msft.app.terminal.chat import answer, answers_content, converse
 
     if prompt is None:
@@ -404,7 +401,7 @@ def chat(options: argparse.Namespace) -> None:
         answer(answers)
         return
     for each in answers:
-        each.finish()
+        each.write()
     print_json(answers_content(loaded, prompt, answers))
 
 
