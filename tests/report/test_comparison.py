@@ -47,7 +47,6 @@ from msft.report.comparison_page import (
 )
 from msft.report.comparison_tables import (
     ablation_table,
-    averages_table,
     bootstrap_table,
     dataset_tables,
     disk_table,
@@ -91,7 +90,6 @@ from msft.search.curves import Score, Scores, accuracy, nll, value
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId
 from msft.store.store import Disk
-from msft.testing import Learner, simulate
 
 FIRST = CheckpointId("r0-t1")
 NAMES = ("sciq", "arc", "gsm8k", "mine")
@@ -315,16 +313,6 @@ def test_copies_on_disk_are_compared_by_their_means(tmp_path: Path) -> None:
     without = made(tmp_path / "memory", "sft", 20, right(1, 2, 3, 4), disk=Disk())
     table = disk_table(lined_up([without, folders["msft", 20]]))
     assert cells(table)["mSFT"][1:4] == ["3.00", "5", "–"]
-
-
-def test_an_average_that_is_only_as_good_as_the_best_tick_is_not_above_it(tmp_path: Path) -> None:
-    flat = {name: Learner(rows=8, start=0.5, ceiling=0.5, damage=0) for name in "ab"}
-    simulate("soup", flat, folder=tmp_path, num_train_epochs=2, evals_per_epoch=2)
-    table = averages_table(lined_up([tmp_path]))
-    assert table is not None
-    best, *averages = table.rows
-    assert best.cells[-1].text == "–"
-    assert {row.cells[-1].text for row in averages} == {"0 of 1"}
 
 
 def hundred(total: int) -> Scores:

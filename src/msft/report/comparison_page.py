@@ -39,7 +39,6 @@ from msft.report.compare.statistics import mean, minus, paired_interval, paired_
 from msft.report.comparison_tables import (
     SURE,
     ablation_table,
-    averages_table,
     bootstrap_table,
     dataset_tables,
     disk_table,
@@ -345,7 +344,6 @@ def _means(comparison: Comparison) -> dict[str, Number]:
 _AFTER: tuple[Callable[[Comparison], Table | None], ...] = (
     watched_methods,
     ablation_table,
-    averages_table,
     seed_table,
     bootstrap_table,
     places_table,

@@ -19,7 +19,7 @@ from msft.report.branches import (
 )
 from msft.report.compare.runs import mean_at, report_split_of
 from msft.report.compare.statistics import Intervals, RecordedRows, minus
-from msft.report.comparison_tables import average_in_words, run_averages_table
+from msft.report.comparison_tables import average_in_words
 from msft.report.figures import search
 from msft.report.figures.chart import colour_at, drawing, variable
 from msft.report.figures.peaks import peaks_of
@@ -442,13 +442,13 @@ def _content(
         "rollouts": len(branches),
         "curves": _curves(history, branches, intervals) if trained else [],
         "curve_ends": CURVE_ENDS,
+        "left_out": len(history.start.datasets) - 2 * CURVE_ENDS,
         "many": MANY,
         "together": page_sections(_together(history, branches, intervals)) if trained else [],
         "colours": [variable(colour_at(place)) for place in range(SWITCHES)],
         "deciding": deciding_words(history) if is_derived(history) else "",
         "percent": all(history.unit_of(name) == "accuracy" for name in history.start.datasets),
         "band_text": _band_text(intervals.kinds()),
-        "averages": run_averages_table(history, reports),
         "more": page_sections(_paper_figures(history)) if trained else [],
         "samples": run_samples(folder, history),
         "selection": history.selection,
@@ -477,27 +477,23 @@ def _together(history: History, branches: list[Branch], intervals: Intervals) ->
 
 
 CURVE_ENDS = 6
-"""Curves at each end that are not folded where there are more than `MANY`."""
+"""Curves at each end that are shown where there are more than `MANY`."""
 
 
 def _curves(
     history: History, branches: list[Branch], intervals: Intervals
 ) -> list[tuple[str, "Markup"]]:
-    """One curve for each name; of many, those between the ends are drawn small."""
+    """One curve for each name; of many, those at the ends."""
     names = _in_order(history)
-    exclusions = {each.name: each for each in history.exclusions}
-    small = range(CURVE_ENDS, len(names) - CURVE_ENDS) if len(names) > MANY else ()
-    found: list[tuple[str, Markup]] = []
+    if len(names) > MANY:
+        names = [*names[:CURVE_ENDS], *names[-CURVE_ENDS:]]
+    left = {each.name: each for each in history.exclusions}
     with drawing():
-        for place, name in enumerate(names):
-            exclusion = exclusions.get(name)
-            figure = (
-                search.small_curve(history, branches, name, exclusion)
-                if place in small
-                else search.curve(history, branches, name, exclusion, intervals)
-            )
-            found.append((name, embedded(figure, f"curve{place}", f"Scores of {name}")))
-    return found
+        return [
+            (name, embedded(figure, f"curve{place}", f"Scores of {name}"))
+            for place, name in enumerate(names)
+            for figure in [search.curve(history, branches, name, left.get(name), intervals)]
+        ]
 
 
 def _band_text(kinds: set[str]) -> str:
