@@ -20,7 +20,6 @@ import pytest
 import msft
 from msft.app.compare import planned
 from msft.app.jobs import DeviceSlot, Job, carry_out
-from msft.app.older_folders import groups_by_recipe
 from msft.app.variants import options_of
 from msft.cli import main
 from msft.errors import Stopped, UsageError
@@ -94,6 +93,7 @@ from msft.store.store import Disk
 FIRST = CheckpointId("r0-t1")
 NAMES = ("sciq", "arc", "gsm8k", "mine")
 HELD = Disk(1, 2, 100)
+GROUPS = {"sciq": "science", "arc": "science", "gsm8k": "math"}
 RECIPE = """\
 method: sft
 datasets:
@@ -148,6 +148,8 @@ def made(
     place.mkdir(parents=True)
     (place / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))
     (place / "recipe.yaml").write_text(recipe)
+    if recipe.endswith(RECIPE):
+        (place / "environment.json").write_text(json.dumps([{"groups": GROUPS}]))
     if verdicts is not None:
         Verdicts(place / "verdicts.jsonl").add(result, "test", verdicts)
     return place
@@ -158,7 +160,7 @@ def right(*counts: int, rows: int = 10, names: Sequence[str] = NAMES) -> Scores:
 
 
 def lined_up(folders: Sequence[Path]) -> Comparison:
-    return comparison_of(compared_runs(folders, groups_by_recipe))
+    return comparison_of(compared_runs(folders))
 
 
 def cells(table: Table | None) -> dict[str, list[str]]:
@@ -765,16 +767,6 @@ def test_rows_that_begin_with_a_sign_stay_rows() -> None:
     assert r"\textasciigrave{}x" in latex(table)
     found = [line[1] for line in csv.reader(StringIO(csv_text([table])))][1:]
     assert found == ["*starred", "[a]", "`x`", "' =1+1", "'＝1", "'-1", "plain"]
-
-
-def test_parts_of_a_split_dataset_are_in_its_group(tmp_path: Path) -> None:
-    recipe = RECIPE.replace("benchmark: sciq, split_by: null", "benchmark: sciq, split_by: subject")
-    scores = right(1, 2, 3, names=("sciq.physics", "sciq.other", "gsm8k"))
-    comparison = lined_up([made(tmp_path, "sft", 20, scores, recipe=recipe)])
-    groups = {"science": ("sciq.physics", "sciq.other"), "math": ("gsm8k",)}
-    assert comparison.groups == groups
-    broken = lined_up([made(tmp_path / "b", "sft", 20, scores, recipe="datasets: [")])
-    assert broken.groups == {}
 
 
 def test_groups_are_those_that_the_run_recorded(tmp_path: Path) -> None:

@@ -307,7 +307,6 @@ def compare(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Rebuild reports from logs."""
-    from msft.app.older_folders import groups_by_recipe
     from msft.report import write_comparison, write_report
     from msft.report.compare.runs import compared_runs, refuse_mixed_selection
 
@@ -336,7 +335,7 @@ def report(options: argparse.Namespace) -> None:
     for folder in folders:
         show_paths(write_report(folder))
     if len(folders) > 1:
-        show_paths(write_comparison(folders, folders[0].parent / "report.html", groups_by_recipe))
+        show_paths(write_comparison(folders, folders[0].parent / "report.html"))
     if formats:
         from msft.report.comparison_page import write_all_figures
 

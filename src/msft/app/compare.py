@@ -222,7 +222,6 @@ def compare(
     say: is told which run starts and ends.
     shown: whether the tables are printed.
     """
-    from msft.app.older_folders import groups_by_recipe
     from msft.report.compare.runs import runs_in
     from msft.report.page import formats_of
     from msft.text import counted
@@ -234,7 +233,7 @@ def compare(
     compares_all = not run and methods is None and seeds is None and models is None
     failed = _run(asked, out, devices, quiet, say) if run else {}
     folders = run_folders_in(out) if compares_all else [each.folder.path for each in asked]
-    found = runs_in(folders, groups_by_recipe)
+    found = runs_in(folders)
     wrong: list[str] = []
     if failed:
         wrong.append(

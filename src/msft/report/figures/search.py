@@ -236,7 +236,6 @@ _STYLES: dict[tuple[str, bool], dict[str, Any]] = {
 """Line styles by the colour of a part and by whether the sub-dataset was in the mixture there."""
 
 
-
 class _Heights:
     """One sub-dataset's scores as they are drawn: shares in per cent.
 
