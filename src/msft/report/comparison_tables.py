@@ -7,9 +7,7 @@ from fractions import Fraction
 
 from msft.report.compare.comparison import (
     Comparison,
-    Ends,
     MethodRuns,
-    ends_of,
     places_text,
     rounds_of,
     scores_by_seed,
@@ -157,41 +155,17 @@ def ablation_table(comparison: Comparison) -> Table | None:
 
 def spread_table(comparison: Comparison) -> Table | None:
     """Standard deviation over sub-datasets; None of one sub-dataset or where metrics differ."""
-    unit = comparison.unit()
     spreads = [spread_of(comparison, method) for method in comparison.methods]
     if all(spread is None for spread in spreads):
         return None
-    ends = [ends_of(comparison, method) for method in comparison.methods]
-    ranks = ranked(
-        [
-            None if spread is None or any(_behind(own, other, unit) for other in ends) else -spread
-            for spread, own in zip(spreads, ends, strict=True)
-        ]
-    )
     return table_of(
         "spread",
         f"Spread over sub-datasets on {comparison.split}",
-        "Standard deviation (n − 1) of the scores of one run over its sub-datasets, and the lowest "
-        f"and the highest of them{_averaged(comparison)}. Sub-datasets differ in difficulty, so "
-        "most of this is theirs and not the method's. A small spread is no merit where both ends "
-        "are worse than another method's, and is not marked there.",
+        "Standard deviation (n − 1) of the scores of one run over its sub-datasets"
+        f"{_averaged(comparison)}. Sub-datasets differ in difficulty, so most of this is theirs, "
+        "not the method's, and a small spread is no merit by itself.",
         [method.label for method in comparison.methods],
-        {
-            "sd": [score_cell(sd, unit, rank) for sd, rank in zip(spreads, ranks, strict=True)],
-            "lowest": [score_cell(low, unit) for low, _ in ends],
-            "highest": [score_cell(high, unit) for _, high in ends],
-        },
-    )
-
-
-def _behind(own: Ends, other: Ends, unit: Unit) -> bool:
-    """True where neither end of a method's scores is above the other method's, and one is below."""
-    pairs = [(height(one, unit), height(two, unit)) for one, two in zip(own, other, strict=True)]
-    known = [(one, two) for one, two in pairs if one is not None and two is not None]
-    return (
-        len(known) == len(pairs)
-        and all(one <= two for one, two in known)
-        and any(one < two for one, two in known)
+        {"sd": [score_cell(spread, comparison.unit()) for spread in spreads]},
     )
 
 

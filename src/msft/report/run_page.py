@@ -1,7 +1,7 @@
-"""`report.html`: what one run did, from its log alone. First the parts of the page (settings,
-decisions, the result in words), then the page itself."""
+"""`report.html`: what one run did, from its log alone. First the parts of the page
+(decisions, the result in words), then the page itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,34 +78,6 @@ from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-
-
-def setting_rows(history: History, recipe: str = "") -> Iterator[tuple[str, str]]:
-    """Names and values of what the log says that the run depends on, but for the keys that a
-    recipe has."""
-    written = {line.partition(":")[0] for line in recipe.splitlines()}
-    for name, value in _all_settings(history):
-        if name.partition(".")[0] not in written:
-            yield name, value
-
-
-def _all_settings(history: History) -> Iterator[tuple[str, str]]:
-    start = history.start
-    yield "method", start.method
-    yield "seed", str(start.seed)
-    for key, value in start.settings.items():
-        if key in ("compute_budget", "train_ticks"):
-            name = "num_train_epochs" if key == "train_ticks" else key
-            lasts = epochs_in_words(value / history.evals_per_epoch)
-            yield name, f"{lasts}, {counted(value, 'tick')}"
-        elif isinstance(value, Mapping):
-            prefix = {"method": "method_options", "rollout": "method_options"}.get(key, key)
-            for option, chosen in value.items():
-                yield f"{prefix}.{option}", str(chosen)
-        else:
-            yield key, str(value)
-    for what, digest in start.fingerprint.items():
-        yield f"fingerprint of {what}", str(digest)
 
 
 def versions_of(environments: Sequence[Environment]) -> list[tuple[str, str]]:
@@ -397,14 +369,13 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
 
 
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
-    """The folder, the settings and the versions: the parts of the page for a repetition."""
+    """The folder, the recipe and the versions: the parts of the page for a repetition."""
     method, folder = history.start.method, files.path.resolve().name
     recipe = shown_text(files.recipe) if kind_of(files.recipe) == FILE else None
     environments = read_environments(files.environment)
     return {
         "title": f"{method_name(method)} · {folder}",
         "eyebrow": f"{method_name(method)} · {folder} · seed {history.start.seed}",
-        "settings": [*setting_rows(history, recipe or "")],
         "versions": versions_of(environments),
         "changed": len(environments) > 1,
         "recipe": recipe,
