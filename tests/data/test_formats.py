@@ -407,13 +407,14 @@ def test_folders_of_save_to_disk(tmp_path: Path) -> None:
         load_datasets(recipe({"train": str(tmp_path / "both"), **held}))
     broken = sorted((tmp_path / "one").glob("*.arrow"))
     broken[2].write_bytes(broken[2].read_bytes()[:300])
-    with pytest.raises(DataError, match=r"data-00002-of-00003.arrow: not a readable Arrow file"):
+    unreadable = "datasets cannot read this folder of save_to_disk after row 0"
+    with pytest.raises(DataError, match=unreadable):
         load_datasets(recipe({"train": str(tmp_path / "one"), **held}))
     broken[1].unlink()
-    with pytest.raises(DataError, match=r"00001-of-00003.arrow: there is no such file, but state"):
+    with pytest.raises(DataError, match=unreadable):
         load_datasets(recipe({"train": str(tmp_path / "one"), **held}))
     (tmp_path / "one/state.json").write_text("{}")
-    with pytest.raises(DataError, match=r"state.json: no list of files in it"):
+    with pytest.raises(DataError, match=unreadable):
         load_datasets(recipe({"train": str(tmp_path / "one"), **held}))
 
 
