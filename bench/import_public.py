@@ -1,4 +1,4 @@
-"""Run `msft init --from` over every config of Axolotl, LLaMA-Factory, TRL or ms-swift in folders.
+"""Run `msft init --from` over every config of Axolotl, LLaMA-Factory or TRL in folders.
 
 python bench/import_public.py OUT FOLDER...
 
@@ -25,7 +25,7 @@ _REFUSED = {
     "for images": "images",
     "asks for": "another trainer",
     "pairs of answers": "another trainer",
-    "Megatron": "another trainer",
+    "ms-swift": "another tool",
     "trains nothing": "trains nothing",
 }
 

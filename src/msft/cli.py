@@ -276,28 +276,21 @@ def _merge(parser: ArgumentParser) -> None:
 def _chat(parser: ArgumentParser) -> None:
     parser.description = (
         "Talk to a result, with its base beside it. A run knows its base, and so does an adapter; "
-        "another model talks alone, or beside --base. Lines are turns under the model's chat "
-        "template; without one each is a prompt of its own. /new, /help, /quit; Ctrl-C leaves an "
-        "answer. A text on standard input is answered once, like --prompt."
+        "another model talks alone. Lines are turns under the model's chat template; without one "
+        "each is a prompt of its own. /new begins anew, Ctrl-C leaves an answer. A text on "
+        "standard input is answered once, like --prompt."
     )
     model = "run folder, model or adapter folder, hub name, .gguf file, smollm2-135m or tiny"
     parser.add_argument("model", metavar="RUN|MODEL", help=model)
     once = "answer this and end; only the answers are printed"
     parser.add_argument("--prompt", metavar="TEXT", help=once)
-    beside = parser.add_mutually_exclusive_group()
-    beside.add_argument("--no-base", action="store_true", help="let the result talk alone")
-    other = "the model to stand beside it, in place of the run's own base"
-    beside.add_argument("--base", metavar="MODEL", help=other)
+    parser.add_argument("--no-base", action="store_true", help="let the result talk alone")
     system = "a system prompt, under a chat template that has a place for one"
     parser.add_argument("--system", metavar="TEXT", help=system)
     plain = "no chat template: what you type is the prompt, as in rows of prompt and completion"
     parser.add_argument("--plain", action="store_true", help=plain)
     most = "the most tokens of an answer (%(default)s)"
     parser.add_argument("--max-new-tokens", type=positive, default=256, metavar="N", help=most)
-    drawn = "0 takes the likeliest token each time, 1 draws as the model says (%(default)s)"
-    parser.add_argument("--temperature", type=temperature, default=0.0, metavar="T", help=drawn)
-    seed = "of what is drawn; both models draw with it (%(default)s)"
-    parser.add_argument("--seed", type=count, default=0, metavar="N", help=seed)
     trust = "run code that comes with the model (a run: as its recipe says)"
     parser.add_argument("--trust-remote-code", action="store_true", help=trust)
     _json(parser)
@@ -403,32 +396,18 @@ def whole(least: int, most: float = float("inf")) -> Callable[[str], int]:
     return parsed
 
 
-def decimal(allowed: Callable[[float], bool], otherwise: str) -> Callable[[str], float]:
-    """A parser of a number.
-
-    otherwise: what is said of a text that is none, or of a number that is not allowed.
-    """
-
-    def parsed(text: str) -> float:
-        try:
-            found = float(text)
-        except ValueError:
-            found = float("nan")  # which no range has
-        if not allowed(found):
-            raise ArgumentTypeError(f"{text!r}{otherwise}")
-        return found
-
-    return parsed
+def seconds(text: str) -> float:
+    """A parser of the seconds between two looks."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = float("nan")  # which no range has
+    if not 0.1 <= found <= 86400:
+        raise ArgumentTypeError(f"{text!r} is not 0.1 to 86400 seconds; DIR comes first")
+    return found
 
 
 count, positive = whole(0), whole(1, 100_000)
-temperature = decimal(
-    lambda found: found == 0 or 0.01 <= found <= 100,
-    "; expected 0, or a number from 0.01 to 100, such as 0.7",
-)
-seconds = decimal(
-    lambda found: 0.1 <= found <= 86400, " is not 0.1 to 86400 seconds; DIR comes first"
-)
 
 
 COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {

@@ -18,10 +18,17 @@ import pytest
 from toys import read_lines, recipe_of, write_data
 
 import msft
-from msft.app.chat import Chat, ChatAnswer, ChatOptions, ModelNames, load_chat, resolved_names
-from msft.app.terminal.chat import BETWEEN, Columns, converse
+from msft.app.chat import (
+    Chat,
+    ChatAnswer,
+    ChatOptions,
+    ModelNames,
+    WrittenTokens,
+    load_chat,
+    resolved_names,
+)
+from msft.app.terminal.chat import converse
 from msft.cli import main
-from msft.engine.decode.stream import AnswerStream
 from msft.errors import DONE, NO_ROOM, WRONG, UsageError
 
 pytestmark = pytest.mark.usefixtures("no_reports")
@@ -60,7 +67,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def chat_of(name: str | Path, **options: Any) -> Chat:
-    return load_chat(resolved_names(str(name)), None, ChatOptions(**options), lambda text: None)
+    return load_chat(resolved_names(str(name)), ChatOptions(**options), lambda text: None)
 
 
 # Who answers.
@@ -104,10 +111,6 @@ def test_the_answers_are_those_of_the_evaluation(
     assert alone == result
     (other,) = asked(capsys, "tiny", *words[1:])["answers"]
     assert other == {**base, "of": "model"}
-    assert asked(capsys, "tiny", *words[1:], "--base", str(run / "best"))["answers"] == [
-        {**base, "of": "result"},
-        {**result, "of": "base"},
-    ]
 
 
 def test_an_adapter_knows_its_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,23 +151,6 @@ def test_where_the_base_is_the_result_one_model_answers(copy: Path) -> None:
     assert "the result of this run is the base model itself" in named.notes[0]
 
 
-def test_a_base_that_has_changed_since_is_named(copy: Path) -> None:
-    told: list[str] = []
-    recipe = (copy / "recipe.yaml").read_text()
-    (copy / "recipe.yaml").write_text(
-        recipe.replace("model_name_or_path: tiny", f"model_name_or_path: {copy / 'best'}")
-    )
-    named = resolved_names(str(copy))
-    assert named.base == str(copy / "best")
-    load_chat(named, None, ChatOptions(), told.append)
-    assert not [note for note in told if "began with" in note], "an old run recorded none"
-    environment = json.loads((copy / "environment.json").read_text())
-    environment[-1]["base"] = {"config.json": [7, "0" * 64, None]}
-    (copy / "environment.json").write_text(json.dumps(environment))
-    load_chat(named, None, ChatOptions(), told.append)
-    assert "the base is not the one that the run began with: config.json was 7 bytes" in told[-1]
-
-
 def test_damaged_folders_and_wrong_names_are_refused(
     copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +178,7 @@ def test_a_recipe_that_cannot_be_read_leaves_the_base_unknown(copy: Path) -> Non
     (copy / "recipe.yaml").write_text("{")
     named = resolved_names(str(copy))
     assert (named.model, named.base) == (str(copy / "best"), None)
-    assert "so the base is not known; give it to --base" in named.notes[0]
+    assert "so the base is not known" in named.notes[0]
 
 
 def test_the_folder_of_an_audited_training_stands_for_the_run_that_it_chose(
@@ -233,7 +219,7 @@ def test_each_model_goes_on_with_its_own_answers_under_the_template(run: Path) -
     assert prompt_of(chat, "hi") == "user: hi\nassistant: "
     answers = chat.ask("hi")
     for each in answers:
-        each.finish()
+        each.write()
     chat.keep("hi", answers)
     first, second = (each.text for each in answers)
     assert first != second
@@ -255,32 +241,11 @@ def test_without_a_template_a_line_is_the_prompt(run: Path) -> None:
     chat = chat_of(run, plain=True, max_new_tokens=2)
     answers = chat.ask("upper abcd:")
     for each in answers:
-        each.finish()
+        each.write()
     chat.keep("upper abcd:", answers)
     assert prompt_of(chat, "upper abcd:") == "upper abcd:"
     with pytest.raises(UsageError, match="--plain leaves it out"):
         chat_of(run, plain=True, system="be brief")
-
-
-def test_a_model_of_another_family_is_asked_with_its_own_tokenizer(
-    run: Path, copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (copy / "best" / "manifest.json").unlink()
-    (copy / "best" / "chat_template.jinja").unlink(missing_ok=True)
-    config = copy / "best" / "tokenizer_config.json"
-    content = json.loads(config.read_text())
-    template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
-    config.write_text(json.dumps({**content, "chat_template": template}))
-    named = resolved_names(str(run), with_base=False)
-    chat = load_chat(named, str(copy), ChatOptions(), lambda text: None)
-    assert [model.name for model in chat.models] == [str(run / "best"), str(copy / "best")]
-    assert prompt_of(chat, "hi", 0) == "user: hi\nassistant: "
-    assert prompt_of(chat, "hi", 1) == "<hi>"
-    config.write_text(json.dumps({**content, "chat_template": None}))
-    chat = load_chat(named, str(copy), ChatOptions(), lambda text: None)
-    assert [prompt_of(chat, "hi", n) for n in (0, 1)] == ["user: hi\nassistant: ", "hi"]
-    with pytest.raises(UsageError, match="best has none"):
-        load_chat(named, str(copy), ChatOptions(system="a"), lambda text: None)
 
 
 def test_a_template_that_has_no_place_for_a_system_prompt_says_so(
@@ -307,17 +272,6 @@ def test_a_conversation_that_has_no_place_is_refused(capsys: pytest.CaptureFixtu
     assert (found["tokens"], found["ended_by"]) == (3, "max_new_tokens")
 
 
-def test_a_seed_draws_the_same_and_equal_models_say_the_same(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["tiny", "--base", "tiny", "--prompt", "a", "--max-new-tokens", "12"]
-    words += ["--temperature", "1.5"]
-    one, other = asked(capsys, *words, "--seed", "4")["answers"]
-    assert one["text"] == other["text"]
-    assert asked(capsys, *words, "--seed", "4")["answers"] == [one, other]
-    assert asked(capsys, *words, "--seed", "5")["answers"][0]["text"] != one["text"]
-
-
 # What a person and a program see.
 
 
@@ -339,11 +293,7 @@ def test_a_text_on_standard_input_is_one_prompt(
     ("words", "said"),
     [
         (["--prompt", " "], "the prompt is empty"),
-        (["--temperature", "-1"], "expected 0, or a number from 0.01 to 100"),
-        (["--temperature", "warm"], "expected 0, or a number"),
         (["--max-new-tokens", "0"], "expected a whole number, 1 to"),
-        (["--seed", "-1"], "expected a whole number, 0 or more"),
-        (["--no-base", "--base", "tiny"], "not allowed with argument"),
     ],
 )
 def test_wrong_flags_are_refused(
@@ -393,7 +343,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_commands_lines_that_go_on_and_questions_without_a_place(
+def test_a_new_conversation_and_questions_without_a_place(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chat = chat_of(run, max_new_tokens=2)
@@ -405,14 +355,13 @@ def test_commands_lines_that_go_on_and_questions_without_a_place(
         return ask(text)
 
     monkeypatch.setattr(chat, "ask", noted)
-    lines = ["a", "one \\", "two", "/help", "/wrong", " /new", "/usr/bin", "x" * 600, "/quit", "b"]
+    lines = ["a", "", " /new", "/usr/bin", "x" * 600]
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
     converse(chat)
     out, errors = capsys.readouterr()
-    assert asked_for == ["a", "one \ntwo", "/usr/bin", "x" * 600]
+    assert asked_for == ["a", "/usr/bin", "x" * 600]
     assert [turn.content for turn in chat.models[0].turns][::2] == ["/usr/bin"], "after /new"
-    assert "A line is the next turn of the conversation." in out
-    assert "there is no /wrong; expected /new, /help or /quit" in errors
+    assert "a line is the next turn, /new begins anew; at most 2 tokens" in " ".join(out.split())
     assert "the model has places for 512; begin a new one (/new)" in " ".join(errors.split())
 
 
@@ -421,23 +370,38 @@ def test_ctrl_c_leaves_an_answer_and_the_conversation_goes_on(
 ) -> None:
     chat = chat_of(run, plain=True, max_new_tokens=400)
     chat.models[1].ends = [255]
-    whole = AnswerStream.advance
-    streams: dict[int, AnswerStream] = {}
+    seen: list[ChatAnswer] = []
+    put = WrittenTokens.put
 
-    def advance(stream: AnswerStream) -> bool:
-        streams[id(stream)] = stream
-        if len(stream.tokens) == 5 and len(streams) == 2:
+    def counted(streamer: WrittenTokens, tokens: Any) -> None:
+        put(streamer, tokens)
+        seen.append(streamer.answer)
+        if len(streamer.answer.tokens) == 5 and streamer.answer.model is chat.models[1]:
             signal.raise_signal(signal.SIGINT)
-        return whole(stream)
 
-    monkeypatch.setattr(AnswerStream, "advance", advance)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("upper abcd:\n/help\n"))
+    monkeypatch.setattr(WrittenTokens, "put", counted)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("upper abcd:\n"))
     before = signal.getsignal(signal.SIGINT)
     converse(chat)
     assert signal.getsignal(signal.SIGINT) is before
-    _, second = streams.values()
-    assert (len(second.tokens), second.ended_by) == (5, "stopped")
-    assert "A line is a prompt of its own." in capsys.readouterr().out, "it went on"
+    assert (len(seen[-1].tokens), seen[-1].ended_by) == (5, "stopped")
+
+
+def test_an_answer_is_the_likeliest_whatever_habits_a_model_has() -> None:
+    chat = load_chat(ModelNames("tiny"), ChatOptions(max_new_tokens=12), lambda text: None)
+    model, ends = chat.models[0].loaded.model, chat.models[0].ends
+    (plain,) = chat.ask("hi")
+    plain.write()
+    assert (len(plain.tokens), plain.ended_by) == (12, "max_new_tokens")
+    model.generation_config.repetition_penalty = 5.0
+    (again,) = chat.ask("hi")
+    again.write()
+    assert again.tokens == plain.tokens
+    end = next(token for token in plain.tokens if token != plain.tokens[0])
+    ends.append(end)
+    (ended,) = chat.ask("hi")
+    ended.write()
+    assert (ended.tokens, ended.ended_by) == (plain.tokens[: plain.tokens.index(end)], "end_token")
 
 
 def test_the_terminal_of_a_real_program(run: Path, warm: str) -> None:
@@ -449,17 +413,16 @@ def test_the_terminal_of_a_real_program(run: Path, warm: str) -> None:
         words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
     ) as one:
         os.close(theirs)
-        assert "/help" in (seen := read_until(ours, "\n> "))
+        assert "Ctrl-D ends" in (seen := read_until(ours, "\n> "))
         assert f"result  {run / 'best'}" in seen
         os.write(ours, b"upper abcd:\n")
-        screen = Screen(read_until(ours, "\n> "))
+        answers = read_until(ours, "\n> ")
         os.write(ours, b"\x04")
         assert one.wait(60) == DONE
     os.close(ours)
-    rows = [line for line in screen.lines if BETWEEN.strip() in line]
-    assert re.fullmatch(r"result +│ base", rows[0])
-    assert len(rows) > 1
-    assert max(map(len, screen.lines)) < 80
+    left = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", answers))
+    assert [line for line in left if re.fullmatch(r"result +base *", line)]
+    assert max(map(len, left)) <= 80
 
 
 def read_until(handle: int, sign: str) -> str:
@@ -469,55 +432,3 @@ def read_until(handle: int, sign: str) -> str:
         if select.select([handle], [], [], 1)[0]:
             seen += os.read(handle, 65536).decode()
     return seen
-
-
-class Screen:
-    """What a terminal shows of lines, moves up and deletions to the end of a line."""
-
-    def __init__(self, text: str = "") -> None:
-        self.lines = [""]
-        self._row = self._column = 0
-        self.write(text)
-
-    def write(self, text: str) -> None:
-        for move, count, sign in re.findall(r"(\x1b\[(\d*)[A-Za-z])|([^\x1b])", text, re.DOTALL):
-            if move.endswith("A"):
-                self._row -= int(count)
-            elif move.endswith("K"):
-                self.lines[self._row] = self.lines[self._row][: self._column]
-            elif sign == "\r":
-                self._column = 0
-            elif sign == "\n":
-                self._row += 1
-                self.lines += [""] * (self._row + 1 - len(self.lines))
-            elif sign:
-                line = self.lines[self._row].ljust(self._column)
-                self.lines[self._row] = line[: self._column] + sign + line[self._column + 1 :]
-                self._column += 1
-
-    def flush(self) -> None:
-        """Everything is on the screen at once."""
-
-    def fileno(self) -> int:
-        raise OSError("it is no file")
-
-
-def test_texts_grow_beside_each_other_and_only_their_ends_are_written_again() -> None:
-    screen = Screen()
-    columns = Columns(screen, 23, ["result", "base"])  # type: ignore[arg-type]
-    for texts in (["", ""], ["one two", "a"], ["one two three", "a\nb"]):
-        columns.show(texts)
-    assert screen.lines == [
-        "result     │ base",
-        "one two    │ a",
-        "three      │ b",
-        "",
-    ]
-    written = len(screen.lines[1])
-    screen.write = lambda text: sent.append(text)  # type: ignore[method-assign]
-    sent: list[str] = []
-    columns.show(["one two three four", "a\nb 語語語語語語"])
-    assert "one two" not in "".join(sent), written
-    alone = Screen()
-    Columns(alone, 10, ["model"]).show(["a\tb"])  # type: ignore[arg-type]
-    assert alone.lines == ["a   b", ""]

@@ -1,4 +1,4 @@
-"""Groups of benchmarks: a run records them, and older folders are asked by their recipe."""
+"""Groups of benchmarks: a run records them."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import pytest
 from toys import write_lines
 
 import msft
-from msft.app.older_folders import groups_by_recipe
 from msft.recipe.recipe import Recipe
 from msft.run.environment import read_groups
 from msft.run.folder import RunFolder
@@ -43,11 +42,3 @@ def test_a_run_records_the_groups_of_its_benchmarks_and_not_in_its_log(tmp_path:
     opened = folder.events()[0]
     assert isinstance(opened, RunEvent)
     assert "groups" not in opened.settings
-    assert groups_by_recipe(folder.path, ["a", "b"]) == {"a": "commonsense"}
-
-
-@pytest.mark.parametrize("content", [None, "datasets: [", "datasets: 3", "[]", "datasets: [3]"])
-def test_a_recipe_that_says_nothing_has_no_groups(content: str | None, tmp_path: Path) -> None:
-    if content is not None:
-        (tmp_path / "recipe.yaml").write_text(content)
-    assert groups_by_recipe(tmp_path, ["a"]) == {}

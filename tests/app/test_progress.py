@@ -111,7 +111,7 @@ def test_a_narrow_terminal_shows_everything_on_its_own_line(
     board = board_of(events[: after_first_rollback(events)])
     text = text_of(board, width)
     lines = [line.rstrip() for line in text.splitlines()]
-    assert len([line for line in lines if line]) == (6 if width == 60 else 4) + 1 + 3
+    assert len([line for line in lines if line]) == (5 if width == 60 else 4) + 1 + 3
     assert max(map(len, lines)) <= width
     stage, tick = board.left("quick") or (None, None)
     assert f"left: stage {stage}, epoch {tick:g}" in text

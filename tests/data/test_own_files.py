@@ -342,8 +342,6 @@ def test_validate_shows_what_these_give(folder: Path, capsys: pytest.CaptureFixt
     assert "⟦<user>ping<eos><assistant>pong<eos>⟧" in out
     assert "note: chat: columns: messages from said; other columns are not read" in out
     assert "note: chat: weight 3: in each epoch every train row 3 times" in out
-    assert "note: completion_only_loss is false: prompts are trained too" in out
-    assert "note: chat_template: conversations are written by chat.jinja" in out
     assert "one epoch: 3 rows, 81 tokens, 1 step" in out
     assert main(["plan", str(path), "--no-calibration", "--json"]) == 0
     epoch = json.loads(capsys.readouterr().out)["epoch"]

@@ -367,37 +367,6 @@ def test_the_newer_layout_of_llama_factory(here: Path) -> None:
     assert "packed sequences" in packed.left["micro_batch_size"]
 
 
-SWIFT = """
-model: Qwen/Qwen2.5-7B-Instruct
-tuner_type: lora
-target_modules: [q_proj, v_proj]
-dataset:
-  - rows/own.jsonl#5
-  - hf::owner/pairs:en#500
-  - AI-ModelScope/alpaca-gpt4-data-en
-split_dataset_ratio: 0.05
-per_device_train_batch_size: 4
-"""
-
-
-def test_ms_swift(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("swift.yaml").write_text(SWIFT)
-    recipe = made("swift.yaml")
-    own, pairs, alpaca = recipe.datasets
-    assert (own.train, own.train_rows) == ("../rows/own.jsonl", 5)
-    assert (pairs.path, pairs.train_rows) == ("owner/pairs:en", 500)
-    assert (alpaca.path, alpaca.train_rows) == ("AI-ModelScope/alpaca-gpt4-data-en", None)
-    assert {spec.validation_fraction for spec in recipe.datasets} == {0.05}
-    assert (recipe.train_batch_size, recipe.learning_rate) == (16, 1e-4)
-    assert (recipe.lr_scheduler_type, recipe.weight_decay) == ("cosine", 0.1)
-    assert (recipe.lora_r, recipe.lora_alpha, recipe.lora_dropout) == (8, 32, 0.05)
-    assert recipe.lora_target_modules == ["q_proj", "v_proj"]
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "dataset: names of ModelScope: see that Hugging Face has them" in shown
-    full = draft_of("model: a\ntrain_type: full\ndataset: a.jsonl\n")
-    assert (full.keys["use_peft"], full.keys["learning_rate"]) == (False, 1e-5)
-
-
 def test_adapters(here: Path) -> None:
     axolotl, factory, trl = (draft_of(text).keys for text in (AXOLOTL, FACTORY, TRL))
     assert [axolotl[key] for key in ("use_peft", "load_in_4bit", "lora_r")] == [True, True, 16]
@@ -508,6 +477,7 @@ def test_every_key_of_their_examples_is_carried_over_or_has_a_reason(tool: str) 
         ("base_model: a\nrl: dpo\ndatasets: []", "it asks for 'dpo', but msft does supervised"),
         ("model_name_or_path: a\nstage: pt", "it asks for 'pt'"),
         ("base_model: a", "datasets is None; expected a list"),
+        ("model: a\ndataset: [owner/a]", "a config of ms-swift, which msft does not read"),
         ("base_model: a\ndatasets: [{type: alpaca}]", "datasets[0] has no path"),
         ("model_name_or_path: a\nstage: sft", "dataset is missing"),
         (

@@ -105,62 +105,11 @@ def test_a_batch_of_axolotl_is_batch_size_or_its_factors() -> None:
     assert "micro_batch_size" in draft.left
 
 
-@pytest.mark.parametrize(
-    ("given", "steps"),
-    [
-        ("warmup_steps: 7", 7),
-        ("warmup_ratio: 0.1", 15),
-        ("warmup_steps: 0.1", 15),
-        ("", 4),
-        ("warmup_steps: 0", None),
-        ("warmup_ratio: 0.1\nlr_scheduler: constant", None),
-        ("warmup_ratio: 0.1\nmax_steps: 50", 5),
-    ],
-)
-def test_a_share_of_the_steps_becomes_a_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, steps: int | None
-) -> None:
-    """400 rows, a quarter held out: 300 in batches of 4, twice over."""
-    monkeypatch.chdir(tmp_path)
-    rows(Path("a.jsonl"), 400)
-    draft = draft_of(
-        f"base_model: a\ndatasets: [{{path: a.jsonl}}]\nval_set_size: 0.25\nnum_epochs: 2\n"
-        f"micro_batch_size: 4\n{given}"
-    )
-    assert draft.keys.get("warmup_steps") == steps
-    hub = draft_of(f"{AXOLOTL_SILENT}warmup_ratio: 0.1")
-    assert hub.left["warmup_ratio"].startswith("write warmup_steps: a number of steps")
-
-
-def test_fractions_of_trl_are_shares_of_the_mixture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """30 rows are three quarters of the mixture, so the other dataset gives 10."""
-    monkeypatch.chdir(tmp_path)
-    rows(Path("a.jsonl"), 100)
-    rows(Path("b.jsonl"), 30)
-    config = (
-        "model_name_or_path: a\ndatasets:\n  - {path: json, data_files: a.jsonl, fraction: 0.2}\n"
-        "  - {path: json, data_files: b.jsonl, fraction: 0.6}"
-    )
-    assert [spec["train_rows"] for spec in draft_of(config).datasets] == [10, 30]
-    draft = draft_of(config.replace("path: json, data_files: b.jsonl", "path: owner/b"))
-    assert ["train_rows" in spec for spec in draft.datasets] == [False, False]
-    assert draft.left["datasets[1].fraction"].startswith("a share of TRL's mixture")
-
-
 def test_shares_are_of_the_rows_that_a_split_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows(Path("a.jsonl"), 100)
-    rows(Path("b.jsonl"), 100)
-    trl = draft_of(
-        "model_name_or_path: a\ndatasets:\n"
-        "  - {path: json, data_files: a.jsonl, fraction: 0.5, split: 'train[:20]'}\n"
-        "  - {path: json, data_files: b.jsonl, fraction: 0.5}"
-    )
-    assert [spec["train_rows"] for spec in trl.datasets] == [20, 20]
     axolotl = draft_of(
         "base_model: a\ndatasets: [{path: a.jsonl, weight: 0.5, split: 'train[:20]'}]"
     )
@@ -331,3 +280,21 @@ def test_what_is_refused_says_what_was_asked_for() -> None:
         draft_of(f"{AXOLOTL_SILENT}reward_model: true")
     with pytest.raises(Exception, match=r"it trains nothing \(do_predict without do_train\)"):
         draft_of("model_name_or_path: a\nstage: sft\ndo_predict: true\neval_dataset: a")
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "left"),
+    [
+        ("warmup_steps: 7", 7, None),
+        ("warmup_ratio: 0.1", None, "warmup_ratio"),
+        ("warmup_steps: 0.1", None, "warmup_steps"),
+        ("warmup_steps: 0", None, None),
+        ("warmup_ratio: 0.1\nlr_scheduler: constant", None, "warmup_ratio"),
+    ],
+)
+def test_a_number_of_warm_up_steps_is_carried_over_and_a_share_is_said(
+    given: str, steps: int | None, left: str | None
+) -> None:
+    draft = draft_of(f"{AXOLOTL_SILENT}{given}")
+    assert draft.keys.get("warmup_steps") == steps
+    assert [key for key in draft.left if "warmup" in key] == ([left] if left else [])

@@ -10,7 +10,6 @@ AXOLOTL = "base_model: a\ndatasets: [{path: owner/a, type: alpaca}]\n"
 FACTORY = "model_name_or_path: a\nstage: sft\ndataset: a\n"
 TRL = "model_name_or_path: a\ndataset_name: owner/a\n"
 HANDBOOK = "model_name_or_path: a\ndataset_mixture: {datasets: [{id: owner/a, columns: [%s]}]}\n"
-SWIFT = "model: a\ndataset: [owner/a]\n"
 
 OTHERS = {
     "axolotl rl": (f"{AXOLOTL}rl: dpo", "'dpo'"),
@@ -38,10 +37,6 @@ OTHERS = {
     "trl ppo": (f"{TRL}reward_model_path: b\nsft_model_path: c", "PPO"),
     "handbook pairs": (HANDBOOK % "chosen, rejected", "pairs of answers"),
     "without a dataset": ("model_name_or_path: a\nbeta: 0.1\nlearning_rate: 1e-6", "DPO"),
-    "swift rlhf": (f"{SWIFT}rlhf_type: grpo", "'grpo'"),
-    "swift classifier": (f"{SWIFT}task_type: seq_cls", "'seq_cls'"),
-    "swift megatron": (f"{SWIFT}lr_warmup_fraction: 0.1", "Megatron-SWIFT"),
-    "swift sampling": (f"{SWIFT}sampler_type: sample", "trains nothing"),
     "factory export": ("model_name_or_path: a\ntemplate: x\nexport_dir: b", "trains nothing"),
 }
 IMAGES = {
@@ -56,8 +51,6 @@ IMAGES = {
     "factory name": FACTORY.replace("dataset: a", "dataset: identity,mllm_demo"),
     "factory columns": FACTORY.replace("dataset: a", "dataset: seen"),
     "trl columns": HANDBOOK % "messages, images",
-    "swift": f"{SWIFT}max_pixels: 1003520",
-    "swift environment": f"{SWIFT}ENV: {{MAX_PIXELS: '1003520'}}",
 }
 
 
@@ -94,7 +87,6 @@ def test_images(
         f"{AXOLOTL}rl:\nprocessor_type:\nreward_model: false",
         f"{FACTORY}freeze_vision_tower: false\nvideo_fps:",
         f"{TRL}loss_type: dft\nlabel_smoothing: 0\nlora_task_type: CAUSAL_LM",
-        f"{SWIFT}task_type: causal_lm",
     ],
 )
 def test_what_is_empty_or_off_asks_for_nothing(

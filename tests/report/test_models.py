@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from test_comparison import RECIPE, made
 
-from msft.app.older_folders import groups_by_recipe
 from msft.report import write_comparison
 from msft.report.compare.comparison import model_comparisons, over_in_words, titles_of
 from msft.report.compare.runs import compared_runs
@@ -93,7 +92,7 @@ def by_key(tables: Sequence[Table]) -> dict[str, Table]:
 
 
 def test_results_have_a_block_of_each_model_and_their_average(tmp_path: Path) -> None:
-    comparisons = model_comparisons(compared_runs(six(tmp_path), groups_by_recipe))
+    comparisons = model_comparisons(compared_runs(six(tmp_path)))
     assert titles_of(comparisons) == ["owner/small", "large"]
     tables = by_key(model_tables(comparisons))
     assert [*tables] == ["main", "main-validation", "ablation", "flops"]
@@ -130,14 +129,14 @@ def test_a_base_model_ahead_of_all_methods_has_no_rank_in_the_average(tmp_path: 
         for model in ("owner/small", "large")
         for method, counts in (("sft", (4, 4, 4, 4)), ("msft", (6, 6, 6, 6)))
     ]
-    comparisons = model_comparisons(compared_runs(paths, groups_by_recipe))
+    comparisons = model_comparisons(compared_runs(paths))
     main = rows(by_key(model_tables(comparisons))["main"])
     average = {name: main["Average", name][-2] for name in ("Base", "SFT", "mSFT")}
     assert average == {"Base": (90, None, 0), "SFT": (40, None, 2), "mSFT": (60, 20, 1)}
 
 
 def test_a_block_has_its_name_once_on_a_terminal(tmp_path: Path) -> None:
-    comparisons = model_comparisons(compared_runs(six(tmp_path), groups_by_recipe))
+    comparisons = model_comparisons(compared_runs(six(tmp_path)))
     lines = terminal(by_key(model_tables(comparisons))["ablation"]).splitlines()
     names = [line.split("  ")[0] for line in lines[lines.index("owner/small") - 1 :]]
     methods = ["SFT", "SRO SFT", "mSFT"]
@@ -150,7 +149,7 @@ def test_a_block_has_its_name_once_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_flops_are_averaged_and_so_are_the_factors_of_each_model(tmp_path: Path) -> None:
-    comparisons = model_comparisons(compared_runs(six(tmp_path), groups_by_recipe))
+    comparisons = model_comparisons(compared_runs(six(tmp_path)))
     flops = rows(by_key(model_tables(comparisons))["flops"])
     train = 0
     assert flops["owner/small", "mSFT"][train][0] == 6 * 1000 * 30
@@ -245,7 +244,7 @@ def test_one_model_not_scored_on_test_puts_all_on_validation(tmp_path: Path) -> 
 
 def test_every_format_and_the_page_of_report(tmp_path: Path) -> None:
     paths = six(tmp_path)
-    report = report_of(model_comparisons(compared_runs(paths, groups_by_recipe)))
+    report = report_of(model_comparisons(compared_runs(paths)))
     files = {path.suffix: path.read_text() for path in write_files(report, tmp_path)}
     cells = [*csv.DictReader(StringIO(files[".csv"]))]
     found = {
@@ -259,7 +258,7 @@ def test_every_format_and_the_page_of_report(tmp_path: Path) -> None:
     assert "| **owner/small** |" in files[".md"]
     text = text_of(report)
     assert text.index("\nowner/small\n") < text.index("\nlarge\n") < text.index("\nAverage\n")
-    page = " ".join(write_comparison(paths, tmp_path, groups_by_recipe).read_text().split())
+    page = " ".join(write_comparison(paths, tmp_path).read_text().split())
     for html in (files[".html"], page):
         assert '<tr class="block"><th colspan="6">Average</th></tr>' in html
         assert "mSFT has the best mean on test averaged over 2 models, 57.5" in html

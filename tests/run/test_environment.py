@@ -33,10 +33,10 @@ def test_groups_stand_beside_the_versions_and_are_none_of_them(tmp_path: Path) -
 def test_a_run_that_goes_on_is_written_only_where_it_says_something_new(tmp_path: Path) -> None:
     path = tmp_path / "environment.json"
     path.write_text(json.dumps([OLD]))  # by a version that recorded no groups
-    assert read_groups(path) is None
+    assert read_groups(path) == {}
     record_environment(path, OLD, {})
     assert json.loads(path.read_text()) == [OLD | {"groups": {}}]
-    assert read_groups(path) == {}, "known to have none"
+    assert read_groups(path) == {}
     written = path.stat().st_mtime_ns
     record_environment(path, OLD, {})
     assert path.stat().st_mtime_ns == written
@@ -74,6 +74,6 @@ def test_a_resume_with_another_base_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["[", '{"groups": {}}', "[1, null]", '[{"groups": "x"}]'])
 def test_what_is_not_ours_has_no_groups(content: str, tmp_path: Path) -> None:
     path = tmp_path / "environment.json"
-    assert read_groups(path) is None
+    assert read_groups(path) == {}
     path.write_text(content)
-    assert read_groups(path) is None
+    assert read_groups(path) == {}

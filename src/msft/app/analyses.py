@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from msft.app.older_folders import groups_by_recipe
 from msft.app.terminal.screen import emit, say
 from msft.app.variants import methods_of, model_folder, options_of
 from msft.errors import UsageError
@@ -100,7 +99,7 @@ class Analysis:
         each = {"shifts": "divergence-", "budgets": "budgets-"}.get(self.name, self.name)
         figures = [s for s in sections if s.key == self.name or s.key.startswith(each)]
         files = write_figures(figures, out, ("svg", "png"))
-        page = write_comparison(self.folders, out, groups_by_recipe, self.report_split)
+        page = write_comparison(self.folders, out, self.report_split)
         return [path, *files, page]
 
 

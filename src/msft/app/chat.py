@@ -2,8 +2,7 @@
 
 A run knows its base: an adapter names it, else the recipe of the run does. Both are asked in the
 very same tokens, those of the result's tokenizer and chat template, as they were when the run
-scored them; a model that the user puts beside the result has its own. Each goes on with its own
-answers.
+scored them. Each goes on with its own answers, which are the likeliest ones, as in an evaluation.
 """
 
 import json
@@ -12,17 +11,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msft.app.audit import ALL, CHOICE, CLEAN
 from msft.data.encoding import encoded_prompts, templated
-from msft.engine.model.folders import CONFIG, BaseHashing, base_of, is_adapter
+from msft.engine.model.folders import CONFIG, base_of, is_adapter
 from msft.engine.model.tokenizers import load_context, load_tokenizer
 from msft.errors import DataError, LogError, NoRoom, RecipeError, UsageError
 from msft.example import Example, Message
 from msft.files import DAMAGED, read_text
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, read_history, refuse_audit
 from msft.run.rows import read_samples
 from msft.search.rollout import BASE
@@ -30,7 +28,8 @@ from msft.store.store import MANIFEST
 from msft.text import counted, listed, shown
 
 if TYPE_CHECKING:
-    from msft.engine.decode.stream import AnswerStream
+    from torch import Tensor
+
     from msft.engine.model.loading import LoadedModel
 
 RESULT, BASE_MODEL, MODEL = "result", "base", "model"
@@ -43,14 +42,11 @@ class ChatOptions:
     """Options of a conversation.
 
     plain: without the chat template; a typed text is the whole prompt.
-    temperature: 0 takes the likeliest token each time.
     """
 
     system: str | None = None
     plain: bool = False
     max_new_tokens: int = 256
-    temperature: float = 0.0
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +124,7 @@ def _of_run(run: RunFolder, with_base: bool, trust: bool) -> ModelNames:
     if not with_base:
         return ModelNames(best, None, run.path, trust, tuple(notes))
     if base is None:
-        notes.append(f"{run.recipe} cannot be read, so the base is not known; give it to --base")
+        notes.append(f"{run.recipe} cannot be read, so the base is not known")
     elif _checkpoint(run.best) == BASE:
         notes.append("the result of this run is the base model itself, so one model answers")
         base = None
@@ -181,28 +177,52 @@ class ChatModel:
     context: int | None
     turns: list[Message] = field(default_factory=list)
 
-    @property
-    def has_template(self) -> bool:
-        return bool(self.loaded.tokenizer.chat_template)
+
+EndedBy = Literal["end_token", "max_new_tokens", "stopped"]
 
 
 @dataclass(slots=True)
 class ChatAnswer:
-    """An answer that comes token by token."""
+    """An answer of a model: `write` writes it, token by token.
+
+    most: the most tokens of it.
+    tokens: those so far, without the one that ends it.
+    """
 
     model: ChatModel
-    stream: "AnswerStream"
-    _decoded: Callable[[list[int]], str]
+    prompt: list[int]
+    most: int
+    tokens: list[int] = field(default_factory=list)
+    ended_by: EndedBy = "stopped"
 
     @property
     def text(self) -> str:
         """The answer so far, without half a character at its end."""
-        text = self._decoded(self.stream.tokens)
-        return text if self.stream.ended_by else text.rstrip("\ufffd")
+        from msft.scoring.evaluation import texts_of
 
-    def finish(self) -> str:
-        while self.stream.advance():
-            pass
+        text = texts_of(self.model.loaded.tokenizer)(self.tokens)
+        return text.rstrip("\ufffd") if self.ended_by == "stopped" else text
+
+    def write(self, told: Callable[[], None] = lambda: None) -> str:
+        """Let `generate` of transformers write the likeliest answer, without the generation
+        settings of the model's own. Ctrl-C leaves it as it is.
+
+        told: is called after each token.
+        """
+        import torch
+        from transformers import GenerationConfig
+
+        model, ends = self.model.loaded.model, sorted(self.model.ends)
+        prompt = torch.tensor([self.prompt], device=model.device)
+        model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+        model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
+                do_sample=False, max_new_tokens=self.most, eos_token_id=ends, pad_token_id=ends[0]
+            ),
+            streamer=WrittenTokens(self, told),
+        )
         return self.text
 
     def content(self) -> dict[str, Any]:
@@ -210,9 +230,33 @@ class ChatAnswer:
             "of": self.model.who,
             "model": self.model.name,
             "text": self.text,
-            "tokens": len(self.stream.tokens),
-            "ended_by": self.stream.ended_by,
+            "tokens": len(self.tokens),
+            "ended_by": self.ended_by,
         }
+
+
+class WrittenTokens:
+    """A streamer of transformers: takes the prompt first, then token after token."""
+
+    def __init__(self, answer: ChatAnswer, told: Callable[[], None]) -> None:
+        self.answer = answer
+        self._told = told
+        self._begun = False
+
+    def put(self, tokens: "Tensor") -> None:
+        answer, token = self.answer, int(tokens.flatten()[-1])
+        if not self._begun:
+            self._begun = True
+        elif token in answer.model.ends:
+            answer.ended_by = "end_token"
+        else:
+            answer.tokens.append(token)
+            if len(answer.tokens) == answer.most:
+                answer.ended_by = "max_new_tokens"
+        self._told()
+
+    def end(self) -> None:
+        """Everything is in the answer already."""
 
 
 class Chat:
@@ -224,17 +268,15 @@ class Chat:
     def __init__(self, models: list[ChatModel], options: ChatOptions) -> None:
         self.models = models
         self.options = options
-        self.under_template = models[0].has_template and not options.plain
-        self._asked = 0
-        without = [model.name for model in models if not model.has_template]
-        if options.system is not None and (options.plain or without):
-            why = "--plain leaves it out" if options.plain else f"{without[0]} has none"
+        has_template = bool(models[0].loaded.tokenizer.chat_template)
+        self.under_template = has_template and not options.plain
+        if options.system is not None and not self.under_template:
+            why = "--plain leaves it out" if options.plain else f"{models[0].name} has none"
             raise UsageError(
                 f"--system goes with a chat template, but {why}; put the text before your prompt"
             )
         self.forget()
-        for model in models:  # a template that refuses the system prompt says so now
-            self._prompt(model, "?")
+        self._prompt(models[0], "?")  # a template that refuses the system prompt says so now
 
     def forget(self) -> None:
         """Begin a new conversation."""
@@ -243,25 +285,16 @@ class Chat:
             model.turns = [] if system is None else [Message("system", system)]
 
     def ask(self, text: str) -> list[ChatAnswer]:
-        """Begin an answer of each model. A question that has no place is refused by all of them."""
-        from msft.engine.decode.stream import AnswerStream
-        from msft.scoring.evaluation import texts_of
-
+        """An answer of each model, to be written. A question that has no place is refused by all of
+        them."""
         try:
             text.encode()
         except UnicodeEncodeError:
             raise UsageError("the prompt is no text: its bytes are not UTF-8") from None
-        asked = [(model, self._prompt(model, text)) for model in self.models]
-        limits = [self._limit(model, len(prompt)) for model, prompt in asked]
-        how = (self.options.temperature, self.options.seed + self._asked)
-        self._asked += 1
+        prompts = [self._prompt(model, text) for model in self.models]
         return [
-            ChatAnswer(
-                model,
-                AnswerStream(model.loaded.model, model.ends, prompt, most, *how),
-                texts_of(model.loaded.tokenizer),
-            )
-            for (model, prompt), most in zip(asked, limits, strict=True)
+            ChatAnswer(model, prompt, self._limit(model, len(prompt)))
+            for model, prompt in zip(self.models, prompts, strict=True)
         ]
 
     def keep(self, text: str, answers: list[ChatAnswer]) -> None:
@@ -272,7 +305,7 @@ class Chat:
     def _prompt(self, model: ChatModel, text: str) -> list[int]:
         """The tokens of a question, as those of a row."""
         tokenizer = model.loaded.tokenizer
-        if self.options.plain or not model.has_template:
+        if not self.under_template:
             return encoded_prompts([Example(text, "")], tokenizer)[0]
         turns = [*model.turns, Message("user", text)]
         try:
@@ -298,37 +331,25 @@ class Chat:
         return most if places is None else min(most, places - prompt)
 
 
-def load_chat(
-    named: ModelNames, beside: str | None, options: ChatOptions, notice: Callable[[str], None]
-) -> Chat:
-    """Load what a name stands for.
-
-    beside: a model of the user's choice, in place of the base that is known.
-    """
+def load_chat(named: ModelNames, options: ChatOptions, notice: Callable[[str], None]) -> Chat:
+    """Load what a name stands for."""
     trust = named.trust
-    other = None if beside is None else resolved_names(beside, with_base=False, trust=trust).model
-    base = other or named.base
+    names = [named.model, *([named.base] if named.base else [])]
     tokenizer = load_tokenizer(named.model, trust)
     context = load_context(named.model, trust)
-    theirs = (tokenizer, context)
-    if other is not None:
-        theirs = (load_tokenizer(other, trust), load_context(other, trust))
-    _refuse_no_memory([named.model, *([base] if base else [])], trust)
+    _refuse_no_memory(names, trust)
     for note in named.notes:
         notice(note)
     if not options.plain and tokenizer.chat_template and named.run is not None:
         _note_plain_rows(RunFolder(named.run), notice)
-    recorded: BaseRecord = {}
-    if named.run is not None and other is None and not is_adapter(named.model):
-        recorded = read_base(RunFolder(named.run).environment) or {}
-    hashing = BaseHashing(base, recorded) if base is not None and recorded else None
-    alone = base is None and named.run is None
-    models = [_loaded(MODEL if alone else RESULT, named.model, trust, tokenizer, context)]
-    if base is not None:
-        models.append(_loaded(BASE_MODEL, base, trust, *theirs))
-    if hashing is not None and (changed := changed_files(recorded, hashing.record())):
-        notice(f"the base is not the one that the run began with: {'; '.join(changed)}")
-    return Chat(models, options)
+    alone = named.base is None and named.run is None
+    return Chat(
+        [
+            _loaded(who, name, trust, tokenizer, context)
+            for who, name in zip((MODEL if alone else RESULT, BASE_MODEL), names, strict=False)
+        ],
+        options,
+    )
 
 
 def _loaded(who: str, name: str, trust: bool, tokenizer: Any, context: int | None) -> ChatModel:

@@ -307,7 +307,6 @@ def compare(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Rebuild reports from logs."""
-    from msft.app.older_folders import groups_by_recipe
     from msft.report import write_comparison, write_report
     from msft.report.compare.runs import compared_runs, refuse_mixed_selection
 
@@ -336,7 +335,7 @@ def report(options: argparse.Namespace) -> None:
     for folder in folders:
         show_paths(write_report(folder))
     if len(folders) > 1:
-        show_paths(write_comparison(folders, folders[0].parent / "report.html", groups_by_recipe))
+        show_paths(write_comparison(folders, folders[0].parent / "report.html"))
     if formats:
         from msft.report.comparison_page import write_all_figures
 
@@ -387,13 +386,10 @@ def chat(options: argparse.Namespace) -> None:
             "the prompt is empty; expected a text in --prompt or on stdin (on a terminal, leave "
             "--prompt out to talk)"
         )
-    how = ChatOptions(
-        options.system, options.plain, options.max_new_tokens, options.temperature, options.seed
-    )
-    asks_base = not options.no_base and options.base is None
-    named = resolved_names(options.model, asks_base, options.trust_remote_code)
+    how = ChatOptions(options.system, options.plain, options.max_new_tokens)
+    named = resolved_names(options.model, not options.no_base, options.trust_remote_code)
     with stdout_to_stderr(True):
-        loaded = load_chat(named, options.base, how, lambda text: say(f"note: {text}"))
+        loaded = load_chat(named, how, lambda text: say(f"note: {text}"))
     from msft.app.terminal.chat import answer, answers_content, converse
 
     if prompt is None:
@@ -404,7 +400,7 @@ def chat(options: argparse.Namespace) -> None:
         answer(answers)
         return
     for each in answers:
-        each.finish()
+        each.write()
     print_json(answers_content(loaded, prompt, answers))
 
 

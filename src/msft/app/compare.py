@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from inspect import signature
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from msft.app.jobs import Job, Say, carry_out, device_slots, exit_in_words
 from msft.app.terminal.screen import show, show_paths, width
 from msft.app.variants import (
     MODEL,
-    Variant,
     listed_words,
     model_folder,
     models_named,
@@ -145,7 +143,6 @@ def planned(
     numbers, named_models = seeds_of(seeds, given), models_named(models)
     variants = variants_of(methods)
     runs: list[Planned] = []
-    known: dict[str, Variant] = {}
     for model, variant, seed in product(named_models or (None,), variants, numbers):
         named = () if model is None else (f"{MODEL}={json.dumps(model)}",)
         if named and MODEL in variant.settings:
@@ -155,21 +152,10 @@ def planned(
             recipe = load_recipe(source, (*overrides, *more))
         except (OptionError, RecipeError) as error:
             raise RecipeError(f"with method {variant}: {error}", error.place) from error
-        other = known.setdefault(_run_key(recipe), variant)
-        if other is not variant:
-            raise UsageError(f"--methods has {variant} twice: {other} is the same run")
         name = variant.folder_name(seed)
         name = name if model is None else f"{model_folder(model)}/{name}"
         runs.append(Planned(RunFolder(out / name), recipe, source, (*overrides, *more), name))
     return runs
-
-
-def _run_key(recipe: Recipe) -> str:
-    """Everything that a run is asked, with the options that its method has by default."""
-    method = recipe.prepared
-    own = [(name, each.default) for name, each in signature(method.carry_out).parameters.items()]
-    keys = [(key, getattr(recipe, key)) for key in recipe_keys() if key != "method_options"]
-    return repr((keys, own, method.rollout_options, method.mixture_options))
 
 
 def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
@@ -222,7 +208,6 @@ def compare(
     say: is told which run starts and ends.
     shown: whether the tables are printed.
     """
-    from msft.app.older_folders import groups_by_recipe
     from msft.report.compare.runs import runs_in
     from msft.report.page import formats_of
     from msft.text import counted
@@ -234,7 +219,7 @@ def compare(
     compares_all = not run and methods is None and seeds is None and models is None
     failed = _run(asked, out, devices, quiet, say) if run else {}
     folders = run_folders_in(out) if compares_all else [each.folder.path for each in asked]
-    found = runs_in(folders, groups_by_recipe)
+    found = runs_in(folders)
     wrong: list[str] = []
     if failed:
         wrong.append(

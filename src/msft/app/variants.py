@@ -26,9 +26,6 @@ ELSEWHERE = {
 }
 """Keys of a recipe that do not belong into a bracket, and what to do instead."""
 
-LONGEST = 200
-"""Characters of a folder's name; a file system takes 255."""
-
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -114,13 +111,7 @@ def _variant(word: str) -> Variant:
         )
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     refuse_twice([key.strip() for key, *_ in pairs], word)
-    variant = Variant(method, dict(sorted(settings.items())))
-    if len(variant.folder_name(0)) > LONGEST:
-        raise UsageError(
-            f"--methods has {word!r}, which is too long for the name of a folder; put what all "
-            "of them have into the recipe, or into --set, and shorten a path by a link"
-        )
-    return variant
+    return Variant(method, dict(sorted(settings.items())))
 
 
 def listed_words(
@@ -166,21 +157,7 @@ def models_named(models: str | Sequence[str] | None) -> list[str]:
     """`A,B` as names; none where none were given."""
     if models is None:
         return []
-    words = listed_words(models, "--models", "Qwen/Qwen2.5-0.5B,allenai/OLMo-2-0425-1B")
-    folders: dict[str, str] = {}
-    for word in words:
-        other = folders.setdefault(model_folder(word).casefold(), word)
-        if other != word:
-            raise UsageError(
-                f"--models has {other} and {word}, whose folders would have one name; compare one "
-                "of them with another --out"
-            )
-        if len(model_folder(word)) > LONGEST:
-            raise UsageError(
-                f"--models has {word!r}, which is too long for the name of a folder; make a link "
-                "to it with a short name"
-            )
-    return words
+    return listed_words(models, "--models", "Qwen/Qwen2.5-0.5B,allenai/OLMo-2-0425-1B")
 
 
 def model_folder(model: str) -> str:

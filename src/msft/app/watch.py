@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msft.app.older_folders import groups_by_recipe
 from msft.app.terminal.screen import show
 from msft.files import kind_of
 from msft.report import write_comparison, write_report
@@ -30,7 +29,7 @@ def watch(
         news = [each.refresh(seconds, say) for each in watched]
         if any(news) and len(watched) > 1 and all(each.begun for each in watched):
             place = folders[0].parent / "report.html"
-            page = write_comparison(folders, place, groups_by_recipe)
+            page = write_comparison(folders, place)
             if all(each.ended for each in watched):
                 say(str(page))
         if all(each.ended for each in watched):

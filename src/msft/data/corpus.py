@@ -33,7 +33,6 @@ from msft.data.splits import (
 from msft.errors import DataError, RecipeError
 from msft.example import Encoded, Example, Message
 from msft.recipe.dataset import CHAT_KEYS, DatasetSpec
-from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
 from msft.recipe.templates import TEMPLATES, fitted, missing_end, with_system, with_variables
 from msft.search.curves import SELECTION, TEST
@@ -402,26 +401,15 @@ def _writing(loaded: LoadedDataset, asked: str, recipe: Recipe, tokenizer: Token
 def _chat_notes(
     loaded: LoadedDataset, every: Sequence[LoadedDataset], tokenizer: Tokenizer
 ) -> list[str]:
-    """Notes on how the rows of a sub-dataset are written."""
-    spec, notes = loaded.spec, list[str]()
-    if spec.chat_template is not None:
-        written = "a text of its own" if is_template(spec.chat_template) else spec.chat_template
-        notes.append(f"chat_template: its conversations are written by {written}")
-    made = [row for row in loaded.train if row.messages and row.prompt]
-    blank = sum(row.completion[:1].isspace() for row in made)
-    if blank:
-        notes.append(
-            f"format: chat: {blank:,} of {counted(len(made), 'completion')} begin with a blank, "
-            "which the assistant's turn begins with then"
-        )
+    """A note on rows of plain text beside conversations."""
     others = [each.spec.name for each in every if _has_turns(each)]
     plain = loaded.format in ("prompt+completion", "alpaca")
-    if others and plain and tokenizer.chat_template:
-        notes.append(
-            "its rows are trained as plain text, beside conversations under the chat template "
-            f"({listed(others)}); format: chat puts them under the template, too"
-        )
-    return notes
+    if not (others and plain and tokenizer.chat_template):
+        return []
+    return [
+        "its rows are trained as plain text, beside conversations under the chat template "
+        f"({listed(others)}); format: chat puts them under the template, too"
+    ]
 
 
 def _missing_ends(recipe: Recipe, tokenizer: Tokenizer) -> list[str]:

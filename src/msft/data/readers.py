@@ -139,7 +139,6 @@ def refuse_unreadable(path: Path) -> None:
     with errors_named(path):  # a name may be too long to be asked for
         is_folder = path.is_dir()
     if is_folder and is_saved(path):
-        _saved_shards(path)
         return
     if is_folder and (path / SAVED_SPLITS).is_file():
         raise DataError(
@@ -186,31 +185,6 @@ def errors_named(path: Path) -> Iterator[None]:
 def is_saved(folder: Path) -> bool:
     """Whether `datasets.save_to_disk` wrote this folder, for one split."""
     return (folder / SAVED).is_file()
-
-
-def _saved_shards(folder: Path) -> list[Path]:
-    """The Arrow files of such a folder, in order."""
-    with errors_named(folder / SAVED):
-        text = (folder / SAVED).read_text(encoding="utf-8", errors="replace")
-    state = _json_value(text, str(folder / SAVED), "save the dataset again")
-    listed = state.get("_data_files") if isinstance(state, dict) else None
-    if not isinstance(listed, list) or not all(
-        isinstance(each, dict) and isinstance(each.get("filename"), str) for each in listed
-    ):
-        raise DataError(
-            f"{folder / SAVED}: no list of files in it; expected the folder that save_to_disk of "
-            "datasets writes: save the dataset again"
-        )
-    if state.get("_indices_data_files"):
-        raise DataError(
-            f"{folder}: an older version of datasets saved it with an order apart from its rows; "
-            "load it and save it again"
-        )
-    shards = [folder / Path(each["filename"]).name for each in listed]
-    missing = [path for path in shards if not path.is_file()]
-    if missing:
-        raise DataError(f"{missing[0]}: there is no such file, but {SAVED} names it; copy it too")
-    return shards
 
 
 def split_file(folder: Path, split: str) -> Path | None:
@@ -457,21 +431,23 @@ def _parquet(path: Path, bad: Bad) -> Iterator[RawRow]:
 
 
 def _saved(folder: Path) -> Iterator[RawRow]:
-    import pyarrow as arrow
+    import datasets  # type: ignore[import-untyped]
 
     number = 0
-    for shard in _saved_shards(folder):
-        try:
-            with arrow.memory_map(os.fspath(shard)) as file, arrow.ipc.open_stream(file) as stream:
-                for batch in stream:
-                    for start in range(0, len(batch), PARQUET_ROWS):
-                        part = batch.slice(start, PARQUET_ROWS)
-                        for row in _unpacked(part, folder, number):
-                            number += 1
-                            yield f"{folder}, row {number}", row
-        except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            said = shown(str(error).split("\n")[0])
-            raise DataError(f"{shard}: not a readable Arrow file: {said}") from None
+    try:
+        saved = datasets.load_from_disk(os.fspath(folder)).with_format("arrow")
+        for batch in saved.iter(PARQUET_ROWS):
+            for row in _unpacked(batch, folder, number):
+                number += 1
+                yield f"{folder}, row {number}", row
+    except DataError:
+        raise
+    except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
+        said = shown(str(error).split("\n")[0])
+        raise DataError(
+            f"{folder}: datasets cannot read this folder of save_to_disk after row {number} "
+            f"({said}); save the dataset again"
+        ) from None
 
 
 def _unpacked(batch: Any, path: Path, done: int) -> Iterator[Any]:

@@ -12,8 +12,6 @@ The defaults were read in the tools' sources, at the versions of October 2026:
 - TRL (huggingface/trl 1.16): `trl/trainer/sft_config.py`, `trl/trainer/model_config.py`,
   `trl/scripts/utils.py`; the rest is `TrainingArguments` of transformers 5. The layers of an
   adapter are PEFT's (`peft/utils/constants.py`). Alignment Handbook is TRL with a mixture.
-- ms-swift (modelscope/ms-swift): `swift/arguments/sft_args.py`, `tuner_args.py`,
-  `swift/trainers/arguments.py`. It accumulates up to 16 rows on one device.
 - LLaMA-Factory's newer layout: `src/llamafactory/v1/config/`, `v1/core/base_trainer.py`,
   `v1/plugins/model_plugins/peft.py`. AdamW is PyTorch's, and the rate is constant.
 """
@@ -97,15 +95,6 @@ TRL = Tool(
     adapter=False,  # the layers are those of Llama, Qwen, Mistral and Gemma
     adapter_defaults={"lora_dropout": 0.05, "lora_target_modules": ["q_proj", "v_proj"]},
 )
-SWIFT = Tool(
-    "ms-swift",
-    defaults={**_HF, "lr_scheduler_type": "cosine", "weight_decay": 0.1},
-    batch=((_ON_A_DEVICE, 1), ("gradient_accumulation_steps", 16)),
-    switch="tuner_type",
-    adapter="lora",
-    adapter_names={"lora_rank": "lora_r"},
-    adapter_defaults={"lora_rank": 8, "lora_alpha": 32, "lora_dropout": 0.05},
-)
 _PEFT = {"r": "lora_r", **{k: k for k in ("lora_alpha", "lora_dropout", "use_dora", "use_rslora")}}
 NEWER = Tool(
     "LLaMA-Factory (newer layout)",
@@ -130,7 +119,7 @@ NEWER = Tool(
         "peft_config.lora_dropout": 0.05,
     },
 )
-TOOLS = (AXOLOTL, FACTORY, TRL, SWIFT, NEWER)
+TOOLS = (AXOLOTL, FACTORY, TRL, NEWER)
 MOST_VALUES = 10_000
 """Keys and values of a config. It takes a second to read so many; long ones have 500."""
 
@@ -164,14 +153,12 @@ _LOSSES = ("nll", "dft", "chunked_nll")
 """Of TRL's SFT. Another value of `loss_type` is another trainer's."""
 _PLUGINS = {"diffusion": "a diffusion model", "kd": "distillation", "nemo_gym": "GRPO"}
 _HEADS = ("SequenceClassification", "TokenClassification")
-_IDLE = ("do_predict", "export_dir", "infer_backend", "sampler_type", "sampler_engine")
-_MEGATRON = ("no_save_optim", "lr_warmup_fraction", "expert_model_parallel_size", "finetune")
+_IDLE = ("do_predict", "export_dir", "infer_backend")
 
 _IMAGES = re.compile(
     r"(image|video|audio)_\w+|processor_(type|config)|is_multimodal|mm_\w+|use_audio_in_video"
-    r"|freeze_(vision_tower|multi_modal_projector|mm_modules|vit|aligner)|train_mm_proj_only"
-    r"|crop_to_patches|media_dir|(max|min|video_max|video_min)_pixels|fps_max_frames"
-    r"|vit_(lr|gradient_checkpointing)|aligner_lr|norm_bbox",
+    r"|freeze_(vision_tower|multi_modal_projector|mm_modules)|train_mm_proj_only"
+    r"|crop_to_patches|media_dir|(max|min|video_max|video_min)_pixels",
     re.IGNORECASE,
 )
 _IMAGE_NAMES = re.compile(r"(.*/)?(mllm_|.*multimodal|llava).*", re.IGNORECASE)
@@ -186,17 +173,14 @@ def refuse_other_training(config: Mapping[str, Any], tool: Tool) -> None:
         raise RecipeError(
             f"it asks for {asked}, but msft does supervised fine-tuning only (stage: sft)"
         )
-    if tool is SWIFT and any(key in config for key in _MEGATRON):
-        raise RecipeError("it is a config of Megatron-SWIFT, which msft does not read")
     idle = [key for key in _IDLE if config.get(key)]
     if idle and not config.get("do_train"):
         raise RecipeError(
             f"it trains nothing ({idle[0]} without do_train); `msft eval MODEL RECIPE` scores a "
             "model on the sub-datasets of a recipe, `msft merge` merges an adapter"
         )
-    environment = config.get("ENV")
-    for key in (*config, *(environment if isinstance(environment, Mapping) else ())):
-        if _IMAGES.fullmatch(key) and config.get(key, True):
+    for key in config:
+        if _IMAGES.fullmatch(key) and config[key]:
             refuse_images(key)
     for key in ("template", "chat_template"):
         if _IMAGE_TEMPLATES.fullmatch(str(config.get(key, ""))[:80]):
@@ -226,8 +210,8 @@ def refuse_entry(where: str, entry: Mapping[str, Any]) -> None:
 
 def _asked(config: Mapping[str, Any], tool: Tool) -> str:
     """What a config asks for that is not supervised fine-tuning of a text model."""
-    for key, usual in (("rl", ""), ("stage", "sft"), ("rlhf_type", ""), ("task_type", "causal_lm")):
-        if config.get(key, usual) not in (usual, None, False, "", "CAUSAL_LM"):
+    for key, usual in (("rl", ""), ("stage", "sft")):
+        if config.get(key, usual) not in (usual, None, False, ""):
             return shown(config[key])
     if tool is TRL and config.get("loss_type", "nll") not in _LOSSES:
         return f"the loss_type {shown(config['loss_type'])} of DPO or another trainer"
@@ -316,14 +300,6 @@ class Draft:
         self.left[theirs] = why or known.replace("leave it out: ", "")
         if changes or (not why and known.startswith((NOT_THERE, UNKNOWN))):
             self.changes.append(theirs)
-
-    def take_back(self, ours: str, why: str) -> None:
-        """Undo the carrying over of a key, since another key of theirs goes before it."""
-        for each in [each for each in self.carried if each.ours == ours]:
-            self.carried.remove(each)
-            del self.keys[ours]
-            if each.note != DEFAULT:
-                self.leave(each.theirs, why)
 
     def reasons(self, changing: bool) -> list[str]:
         """What was not carried over and why, a line for each reason."""

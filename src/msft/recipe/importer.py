@@ -1,15 +1,14 @@
-"""Configs of Axolotl, LLaMA-Factory, TRL and ms-swift as recipes, key by key.
+"""Configs of Axolotl, LLaMA-Factory and TRL as recipes, key by key.
 
 `foreign_keys.py` knows what each key means here, `draft.py` what a tool does where its config is
 silent. This file adds how values change: of single keys, of the adapter, and of everything that is
-counted in steps (batch, length, warm-up, evaluations).
+counted in steps (batch, length, warm-up).
 """
 
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
-from math import ceil, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from msft.recipe.draft import (
     DEFAULT,
     FACTORY,
     NEWER,
-    SWIFT,
     TOOLS,
     TRL,
     Draft,
@@ -27,7 +25,7 @@ from msft.recipe.draft import (
     refuse_other_training,
 )
 from msft.recipe.foreign_keys import ALIASES, FOREIGN
-from msft.recipe.importer_datasets import DATASETS_OF, READERS, trained_in
+from msft.recipe.importer_datasets import DATASETS_OF, READERS
 from msft.recipe.keys import ALL_LINEAR, TRACKERS
 from msft.recipe.recipe import Recipe, recipe_keys
 from msft.recipe.templates import TEMPLATES
@@ -38,11 +36,7 @@ Lengths = Callable[[Draft], tuple[Sequence[int], str] | None]
 rows cannot be read."""
 
 
-RATES = {True: 1e-4, False: 1e-5}
-"""ms-swift's rate, of an adapter and of all weights."""
-WARM_UP = (0.03, 100)
-"""Axolotl's: this share of the steps, but at most so many."""
-TEMPLATING = (FACTORY, NEWER, SWIFT)
+TEMPLATING = (FACTORY, NEWER)
 TEMPLATED = (
     "they write rows with instruction and output as turns of a conversation, by the model's "
     "template; msft gives those rows Alpaca's prompt: format: chat in each sub-dataset writes turns"
@@ -77,11 +71,6 @@ def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda dr
             _unlimited(draft)
         elif _ours(key) not in draft.keys:
             _key(draft, key, value, DEFAULT)
-    if tool is SWIFT:
-        draft.keys.setdefault("learning_rate", RATES[draft.keys.get("use_peft", False)])
-        draft.remarks["adam_beta2"] = "ms-swift's is 0.95, AdamW's here is the usual 0.999"
-        if "max_length" not in draft.keys:
-            _unlimited(draft)
     if tool in TEMPLATING and "template" not in draft.config:
         draft.remarks["template"] = TEMPLATED
     read_steps(draft, lengths)
@@ -102,7 +91,10 @@ def tool_of(config: Any) -> Tool:
         if "model_name_or_path" not in keys and {"model", "train_dataset"} <= keys:
             return NEWER
         if "model_name_or_path" not in keys and {"model", "model_type"} & keys and swift & keys:
-            return SWIFT
+            raise RecipeError(
+                "this is a config of ms-swift, which msft does not read; docs/coming-from.md has "
+                "the keys, which are like TRL's"
+            )
         if {"finetuning_type", "stage", "cutoff_len", "dataset_dir", "template"} & keys:
             return FACTORY
         if "model_name_or_path" in keys and "dataset" in keys:
@@ -113,9 +105,8 @@ def tool_of(config: Any) -> Tool:
             return TRL
     raise RecipeError(
         "this is no config of Axolotl (it has base_model), LLaMA-Factory (model_name_or_path with "
-        "stage, finetuning_type, template or cutoff_len, or model with train_dataset), ms-swift "
-        "(model with dataset) or TRL and Alignment Handbook (model_name_or_path with "
-        "dataset_name, datasets or dataset_mixture)"
+        "stage, finetuning_type, template or cutoff_len, or model with train_dataset) or TRL and "
+        "Alignment Handbook (model_name_or_path with dataset_name, datasets or dataset_mixture)"
     )
 
 
@@ -132,8 +123,6 @@ def _unfolded(config: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
     for key, value in config.items():
         if tool is NEWER and key in inside and isinstance(value, Mapping):
             found |= {f"{key}.{name}": each for name, each in value.items()}
-        elif tool is SWIFT and key in ("train_type", "sft_type"):
-            found["tuner_type"] = value
         else:
             found[key] = value
     return found
@@ -353,7 +342,7 @@ def _read_chat(draft: Draft, key: str, ours: str, value: Any) -> None:
 # The adapter
 
 _SAME = ("lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "fp8", "use_dora", "use_rslora")
-_BITS = ("quantization_bit", "quant_bits", "quant_config.quantization_bit")
+_BITS = ("quantization_bit", "quant_config.quantization_bit")
 _LORA = (True, "lora", "qlora")
 _TARGETS = "lora_target_modules"
 _TARGET_KEYS = (
@@ -439,30 +428,28 @@ def _read_targets(draft: Draft) -> None:
         draft.leave(other, f"{key} is {ALL_LINEAR} already")
 
 
-# What is counted in steps: batch, length, warm-up, evaluations
+# What is counted in steps: batch, length, warm-up
 
 _WARM_UP_KEYS = ("warmup_steps", "warmup_ratio")
 STEP_KEYS = {
-    *(*_WARM_UP_KEYS, "max_steps", "eval_steps", "batch_size", "global_batch_size"),
+    *(*_WARM_UP_KEYS, "max_steps", "batch_size", "global_batch_size"),
     *(key for tool in TOOLS for key, _ in tool.batch),
 }
 """The keys that `read_steps` reads."""
 
 
 def read_steps(draft: Draft, lengths: Lengths) -> None:
-    """The batch first, since the others follow from it. All other keys have been read."""
-    counts = {key: draft.keys.get(key, 1) for key in ("max_length", "train_batch_size")}
-    for key, found in {**counts, "packing_length": draft.config.get("packing_length", 1)}.items():
-        _refuse_no_count(key, found)
+    """All other keys have been read."""
+    for key in ("max_length", "train_batch_size"):
+        _refuse_no_count(key, draft.keys.get(key, 1))
     _read_batch(draft, lengths)
     _read_length(draft)
     _read_warm_up(draft)
-    _read_evaluations(draft)
 
 
 def _read_batch(draft: Draft, lengths: Lengths) -> None:
     """The rows of a step. Axolotl's `batch_size` is all of them, in steps of `micro_batch_size`."""
-    factors, total = _factors(draft), draft.tool.total
+    factors, total = draft.tool.batch, draft.tool.total
     if total in draft.config:
         if "gradient_accumulation_steps" in draft.config:
             draft.leave(total, "gradient_accumulation_steps says it")
@@ -480,7 +467,7 @@ def _read_batch(draft: Draft, lengths: Lengths) -> None:
     if not _is_packed(draft):
         draft.carry(names, "train_batch_size", count, devices)
         return
-    length = draft.config.get("packing_length", draft.keys.get("max_length", Recipe.max_length))
+    length = draft.keys.get("max_length", Recipe.max_length)
     read = lengths(draft)
     fitting = [tokens for tokens in (read[0] if read else ()) if tokens <= length]
     if read is None or not fitting:
@@ -507,15 +494,6 @@ def _refuse_no_count(key: str, found: Any) -> None:
         raise RecipeError(f"{key} is {shown(found)}; expected a whole number above 0")
 
 
-def _factors(draft: Draft) -> tuple[tuple[str, int], ...]:
-    """ms-swift fills up to 16 rows where it is not told how many batches to accumulate."""
-    first, *rest = draft.tool.batch
-    rows = draft.config.get(first[0], first[1])
-    if draft.tool is SWIFT and isinstance(rows, int) and rows > 0:
-        return (first, (rest[0][0], ceil(rest[0][1] / rows)))
-    return (first, *rest)
-
-
 def _is_packed(draft: Draft) -> bool:
     strategy = str(draft.config.get("batching_strategy", ""))
     return strategy.startswith("dynamic") or any(
@@ -537,131 +515,41 @@ def _rows_a_sequence(lengths: Sequence[int], most: int, wrapped: bool) -> float:
 
 def _read_length(draft: Draft) -> None:
     """`max_steps` goes before epochs in all of these tools."""
-    wanted, key = draft.config.get("max_steps"), "num_train_epochs"
-    if wanted is None:
-        return
-    if isinstance(wanted, float) and wanted.is_integer():  # as in 1e3
-        wanted = int(wanted)
-    if not isinstance(wanted, int) or isinstance(wanted, bool):
-        why = f"theirs is {shown(wanted)}, which is no number of steps; now the epochs count"
-        draft.leave("max_steps", why, changes=True)
-        return
-    if wanted < 1:
+    wanted = draft.config.get("max_steps")
+    off = isinstance(wanted, int | float) and wanted < 1
+    if off and not isinstance(wanted, float):
         draft.silent.append("max_steps")
-        return
-    an_epoch = _an_epoch(draft)
-    if an_epoch is None:
+    elif wanted is not None:
         draft.leave(
             "max_steps",
-            f"their run ends after {wanted:,} steps, whatever the epochs; the steps of an epoch "
-            f"cannot be counted here, so write num_train_epochs: {wanted:,} / the steps of an "
-            f"epoch, which `msft plan` shows (now it is {draft.keys.get(key)})",
+            f"their run ends after {shown(wanted)} steps, whatever the epochs: write "
+            "num_train_epochs, which is these steps / the steps of an epoch, which `msft plan` "
+            f"shows (now it is {draft.keys.get('num_train_epochs')})",
             changes=True,
         )
-        return
-    draft.take_back(key, "max_steps goes before it")
-    given = draft.keys.get("evals_per_epoch")
-    evaluations, ticks = _ticks(wanted, an_epoch, given)
-    note = f"{wanted:,} of {an_epoch:,} steps an epoch"
-    draft.carry("max_steps", key, ticks / evaluations, note)
-    if evaluations != given:
-        draft.take_back("evals_per_epoch", "a run ends with an evaluation, after max_steps")
-        draft.carry("max_steps", "evals_per_epoch", evaluations, "the run ends with one")
-
-
-def _ticks(steps: int, an_epoch: int, given: Any) -> tuple[int, int]:
-    """Evaluations per epoch, and how many of them end a run after these steps, to one in a hundred.
-
-    A run ends with an evaluation, and epochs are written as decimals.
-    """
-    usual = given if isinstance(given, int) and 0 < given <= 1000 else Recipe.evals_per_epoch
-    for per_epoch in (*range(usual, 1001), *range(1, usual)):
-        ticks = max(1, round(steps * per_epoch / an_epoch))
-        exact = (Fraction(repr(ticks / per_epoch)) * per_epoch).denominator == 1
-        if exact and abs(ceil(ticks * an_epoch / per_epoch) - steps) <= steps // 100:
-            return per_epoch, ticks
-    return usual, max(1, round(steps * usual / an_epoch))
 
 
 def _read_warm_up(draft: Draft) -> None:
-    """`warmup_steps`, given as a number or as a share of the steps.
-
-    A share can be counted where the rows can; else it is said what to write.
-    """
+    """`warmup_steps`, where it is a number of steps. transformers 5 takes one below 1 as a share,
+    and of a share it is said what to write."""
     given = [key for key in _WARM_UP_KEYS if draft.config.get(key)]
     draft.silent += [key for key in _WARM_UP_KEYS if key in draft.config and key not in given]
-    if draft.keys.get("lr_scheduler_type", Recipe.lr_scheduler_type) == "constant":
-        for key in given:
+    is_constant = draft.keys.get("lr_scheduler_type", Recipe.lr_scheduler_type) == "constant"
+    for key in given:
+        value = draft.config[key]
+        if is_constant:
             draft.leave(key, "a constant rate has no warm-up; constant_with_warmup has")
-    elif given:
-        for key in given:
-            _read_share(draft, key)
-    elif draft.tool is AXOLOTL and not draft.config.keys() & {*_WARM_UP_KEYS}:
-        share, most = WARM_UP
-        steps = _steps(draft)
-        if steps is None:
-            draft.remarks["warmup_steps"] = (
-                f"Axolotl warms up over {share:.0%} of the steps, {most} at most; msft does not: "
-                f"{FOREIGN['warmup_ratio'].answer}"
+        elif not isinstance(value, int | float) or not isfinite(value) or value < 0:
+            raise RecipeError(
+                f"{key} is {shown(value)}; expected a number of steps or a share of them"
             )
+        elif key == "warmup_steps" and value >= 1:
+            draft.carry(key, key, int(value))
         else:
-            count = min(int(share * steps), most)
-            note = f"{DEFAULT}: {share:.0%} of {steps:,} steps"
-            draft.carry("warmup_steps", "warmup_steps", count, note)
-
-
-def _read_share(draft: Draft, key: str) -> None:
-    """transformers 5 takes a number below 1 under `warmup_steps` as a share."""
-    value = draft.config[key]
-    if not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise RecipeError(f"{key} is {shown(value)}; expected a number of steps or a share of them")
-    if key == "warmup_steps" and value >= 1:
-        draft.carry(key, key, int(value))
-        return
-    steps = _steps(draft)
-    if steps is None:
-        draft.leave(key, FOREIGN["warmup_ratio"].answer, changes=True)
-    else:
-        draft.carry(key, "warmup_steps", ceil(value * steps), f"{value:g} of {steps:,} steps")
-
-
-def _read_evaluations(draft: Draft) -> None:
-    """`eval_steps`, a number or a share of the steps, as evaluations per epoch."""
-    given = draft.config.get("eval_steps")
-    if given is None:
-        return
-    an_epoch = _an_epoch(draft)
-    is_number = isinstance(given, int | float) and not isinstance(given, bool) and given > 0
-    off = "no" in (draft.config.get("eval_strategy"), draft.config.get("evaluation_strategy"))
-    if an_epoch is None or off or not is_number or "evals_per_epoch" in draft.keys:
-        draft.leave("eval_steps")
-        return
-    apart = given if given >= 1 else given * an_epoch * float(draft.keys["num_train_epochs"])
-    epochs = Fraction(repr(float(draft.keys["num_train_epochs"])))
-    nearest = min(1000, max(1, round(an_epoch / max(apart, 1))))
-    fitting = [each for each in range(nearest, 1001) if (epochs * each).denominator == 1]
-    if fitting:
-        note = f"{shown(given)} of {an_epoch:,} steps an epoch"
-        draft.carry("eval_steps", "evals_per_epoch", fitting[0], note)
-    else:
-        draft.leave("eval_steps")
-
-
-def _steps(draft: Draft) -> int | None:
-    """About as many steps as the run has on one device; None where the rows cannot be counted."""
-    an_epoch = _an_epoch(draft)
-    if an_epoch is None or "max_steps" in draft.left:
-        return None
-    return ceil(an_epoch * float(draft.keys["num_train_epochs"]))
-
-
-def _an_epoch(draft: Draft) -> int | None:
-    """About as many steps as an epoch has; None where rows or their batch cannot be counted."""
-    total = 0.0
-    for spec in draft.datasets:
-        rows = trained_in(spec, draft.place)
-        if rows is None:
-            return None
-        total += rows * spec.get("weight", 1)
-    batch = draft.keys.get("train_batch_size")
-    return None if batch is None else ceil(total / batch)
+            draft.leave(key, FOREIGN["warmup_ratio"].answer, changes=True)
+    silent = draft.tool is AXOLOTL and not draft.config.keys() & {*_WARM_UP_KEYS}
+    if silent and not is_constant:
+        draft.remarks["warmup_steps"] = (
+            "Axolotl warms up over 3% of the steps, 100 at most; msft does not: "
+            f"{FOREIGN['warmup_ratio'].answer}"
+        )

@@ -15,7 +15,6 @@ from msft.recipe.draft import (
     FACTORY,
     MOST_VALUES,
     NEWER,
-    SWIFT,
     TRL,
     Draft,
     refuse_entry,
@@ -97,7 +96,7 @@ def add_entry(
         elif key == "split":
             read_split(draft, at, spec, value)
         elif key == "fraction" and draft.tool is TRL:
-            continue  # its shares are read together
+            draft.leave(at, "a share of TRL's mixture: write train_rows", changes=True)
         elif key in ("weight", "num_samples"):
             _share(draft, at, spec, key, value)
         elif key in _COLUMNS and isinstance(value, str):
@@ -277,7 +276,7 @@ DATASETS_OF = (
     *("dataset", "dataset_dir", "eval_dataset", "val_size", "max_samples"),
     *("mix_strategy", "interleave_probs"),
     *("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"),
-    *("dataset_mixture", "dataset_mixer", "train_dataset", "split_dataset_ratio", "val_dataset"),
+    *("dataset_mixture", "dataset_mixer", "train_dataset"),
 )
 """The keys that the readers of datasets read."""
 
@@ -303,7 +302,6 @@ def trl_datasets(draft: Draft) -> None:
             return
     if "datasets" in config:
         _listed(draft)
-        _shared_out(draft)
         for key in single:
             if key in config:
                 draft.leave(key, "TRL does not read it either where datasets is given")
@@ -346,30 +344,6 @@ def _mixed(draft: Draft, key: str) -> None:
     for split in [each for each in ("dataset_splits", "dataset_configs") if each in draft.config]:
         why = f"msft reads the split train, whole, and not {shown(draft.config[split])}"
         draft.leave(split, why, changes=True)
-
-
-def swift_datasets(draft: Draft) -> None:
-    """`dataset: [path or id:subset#rows]`."""
-    listed = draft.config.get("dataset")
-    names = [listed] if isinstance(listed, str) else listed
-    if not isinstance(names, list) or not names:
-        raise RecipeError("dataset is missing; expected a list of files or names")
-    hub = False
-    for number, name in enumerate(names):
-        given, _, rows = str(name).partition("#")
-        source, _, rest = given.rpartition("::")
-        path, _, subset = rest.partition(":")
-        entry: dict[str, Any] = {"path": path, "name": subset or None}
-        if rows:
-            entry["num_samples"] = int(rows) if rows.isdigit() else rows
-        add_entry(draft, f"dataset[{number}]", entry)
-        hub = hub or (source != "hf" and "path" in draft.datasets[-1])
-    if hub and not draft.config.get("use_hf"):
-        draft.leave("dataset", "names of ModelScope: see that Hugging Face has them", changes=True)
-    else:
-        draft.carry_data("dataset", "", listed)
-    _held_out(draft, "split_dataset_ratio")
-    _evaluated(draft, "val_dataset")
 
 
 def newer_datasets(draft: Draft) -> None:
@@ -421,31 +395,6 @@ def _listed(draft: Draft) -> None:
         name = entry.get("name")
         for each in name if isinstance(name, list) else [name]:
             add_entry(draft, f"datasets[{number}]", {**entry, "name": each})
-
-
-def _shared_out(draft: Draft) -> None:
-    """TRL's `fraction`: shares of the mixture, which is as large as no dataset is used up in it."""
-    given = {
-        number: entry["fraction"]
-        for number, entry in enumerate(draft.config["datasets"])
-        if entry.get("fraction") is not None
-    }
-    counts = [trained_in(spec, draft.place) for spec in draft.datasets]
-    known = [count for count in counts if count]
-    fractions = [float(share) for share in given.values()]
-    if len(given) == len(known) == len(counts) and all(share > 0 for share in fractions):
-        most = min(count / share for count, share in zip(known, fractions, strict=True))
-        for number, (spec, share) in enumerate(zip(draft.datasets, fractions, strict=True)):
-            spec["train_rows"] = max(1, round(share * most))
-            at, note = f"datasets[{number}].fraction", f"of {known[number]:,}"
-            rows = spec["train_rows"]
-            draft.carry_data(at, "train_rows", rows, note)
-        return
-    for number in given:
-        draft.leave(
-            f"datasets[{number}].fraction",
-            "a share of TRL's mixture, and the rows cannot be counted here: write train_rows",
-        )
 
 
 def factory_datasets(draft: Draft) -> None:
@@ -562,6 +511,5 @@ READERS = {
     AXOLOTL.name: axolotl_datasets,
     FACTORY.name: factory_datasets,
     TRL.name: trl_datasets,
-    SWIFT.name: swift_datasets,
     NEWER.name: newer_datasets,
 }

@@ -901,10 +901,6 @@ def _remarks(
             f"guard of {listed(guarded)}: {recipe.method} does not choose its result by scores, so "
             "guards are reported and refuse no checkpoint"
         )
-    if recipe.chat_template is not None:
-        inline = is_template(recipe.chat_template)
-        source = "the recipe's own text" if inline else recipe.chat_template
-        yield f"chat_template: conversations are written by {source}"
     for spec in recipe.datasets:
         last = ceil(recipe.num_train_epochs) - 1
         weight = spec.weight if isinstance(spec.weight, Mapping) else {}
@@ -913,10 +909,6 @@ def _remarks(
                 f"weight of {spec.name}: epoch {late[0]} is never reached, since "
                 f"num_train_epochs is {recipe.num_train_epochs:g} and the first epoch is 0"
             )
-    if recipe.prompt_loss_weight:
-        yield f"prompt_loss_weight is {recipe.prompt_loss_weight:g}: prompts are trained too"
-    if not recipe.completion_only_loss:
-        yield "completion_only_loss is false: prompts are trained too"
     if recipe.selection_split == TEST:
         unused = {
             key: [spec.name for spec in recipe.datasets if getattr(spec, key) is not None]

@@ -2,12 +2,14 @@
 say, then the page that shows it. `app/terminal/audit.py` says the same on a terminal."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache, partial
 from math import exp, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Len, Predicate
 
 from msft.errors import LogError, UsageError
 from msft.files import DAMAGED, kind_of, open_to_read, read_bytes, read_text
@@ -52,6 +54,43 @@ MOST_NAMED, MOST_REASONS, MOST_OPEN = 6, 3, 3
 """Sub-datasets and reasons that sentences name, and spoiled sub-datasets that are not folded."""
 
 
+def _as_text(value: Any) -> str:
+    """A text; of what is none, such as the messages of a conversation, its JSON."""
+    return (
+        value
+        if isinstance(value, str)
+        else ""
+        if value is None
+        else json.dumps(value, ensure_ascii=False)
+    )
+
+
+Real = Annotated[float, Predicate(isfinite)]
+Count = Annotated[int, Ge(0)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A sub-dataset as `audit.json` has it; see `AuditedDataset`."""
+
+    verdict: Verdict
+    validation: Real | None
+    train: Real | None
+    gap: Estimate | None
+    wrong_share: Estimate | None
+    suspects: Count
+    rows: Count
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _AuditFile:
+    """What `audit.json` has that a page shows."""
+
+    rounds: Count
+    datasets: Annotated[Mapping[str, _Found], Len(1)]
+
+
 @dataclass(frozen=True, slots=True)
 class AuditedDataset:
     """The finding of an audit on one sub-dataset.
@@ -76,20 +115,25 @@ class AuditedDataset:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A training row whose given answer the judges doubt. A file that a person wrote may have the
-    sub-dataset alone, so all else may be empty.
+    """A training row whose given answer the judges doubt, as a line of `suspects.jsonl` has it. A
+    file that a person wrote may have the sub-dataset alone, so all else may be empty.
 
-    answer: the model's own. doubt: how many nats more the judge gives to its own answer than to
-        the given one; where rows are not right or wrong, the loss of the given one.
+    where, prompt, given, answer: text; answer: the model's own.
+    doubt: how many nats more the judge gives to its own answer than to the given one; where rows
+        are not right or wrong, the loss of the given one.
     """
 
     dataset: str
-    row: int | None
-    where: str
-    prompt: str
-    given: str
-    answer: str
-    doubt: float | None
+    row: Count | None = None
+    where: Any = ""
+    prompt: Any = ""
+    given: Any = ""
+    answer: Any = ""
+    doubt: Real | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("where", "prompt", "given", "answer"):
+            object.__setattr__(self, key, _as_text(getattr(self, key)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +172,35 @@ def read_audit(folder: Path) -> Audit:
         )
     metrics, data = _metrics(files.recipe), read_bytes(files.audit)
     try:
-        content = _json(data)
-        rounds = _whole(content, "rounds")
-        datasets = [_dataset(name, of, metrics) for name, of in _mapping(content, "datasets")]
-    except DAMAGED as error:
+        content: _AuditFile = _reader(_AuditFile)(data, strict=True)
+    except ValueError as error:
         raise LogError(
-            f"{files.audit}: {one_line(str(error))}; expected the file as `msft audit` writes it: "
+            f"{files.audit}: {_fault(error)}; expected the file as `msft audit` writes it: "
             "restore it, or run the audit in another folder"
         ) from error
-    return Audit(rounds, datasets, *_suspects_in(files.suspects))
+    datasets = [
+        AuditedDataset(
+            name,
+            _unit(name, metrics),
+            *(getattr(found, part.name) for part in fields(_Found)),
+        )
+        for name, found in content.datasets.items()
+    ]
+    return Audit(content.rounds, datasets, *_suspects_in(files.suspects))
+
+
+@cache
+def _reader(kind: type[Any]) -> Callable[..., Any]:
+    """Reads JSON as a dataclass, or raises pydantic's ValidationError, which is a ValueError."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).validate_json
+
+
+def _fault(error: Any) -> str:
+    """The first thing that is wrong, with its place."""
+    first = error.errors()[0]
+    return one_line(": ".join([*map(str, first["loc"]), first["msg"]]))
 
 
 def _suspects_in(path: Path) -> tuple[Mapping[str, Sequence[Suspect]], Mapping[str, int] | None]:
@@ -150,10 +214,10 @@ def _suspects_in(path: Path) -> tuple[Mapping[str, Sequence[Suspect]], Mapping[s
             if line.isspace():
                 continue
             try:
-                suspect = _suspect(_json(line))
-            except DAMAGED as error:
+                suspect: Suspect = _reader(Suspect)(line, strict=True)
+            except ValueError as error:
                 raise LogError(
-                    f"{path}, line {place}: {one_line(str(error))}; expected one JSON "
+                    f"{path}, line {place}: {_fault(error)}; expected one JSON "
                     "object a line, with a sub-dataset as `dataset`: mend the line or delete it"
                 ) from error
             amounts[suspect.dataset] = amounts.get(suspect.dataset, 0) + 1
@@ -161,13 +225,6 @@ def _suspects_in(path: Path) -> tuple[Mapping[str, Sequence[Suspect]], Mapping[s
             if len(first) < MOST_SHOWN:
                 first.append(suspect)
     return suspects, amounts
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        raise ValueError("it is no JSON") from error
 
 
 def _metrics(recipe: Path) -> dict[str, str]:
@@ -198,88 +255,6 @@ def _unit(name: str, metrics: Mapping[str, str]) -> Metric:
             return "nll"
         case _:
             return "value"
-
-
-def _dataset(name: str, content: Any, metrics: Mapping[str, str]) -> AuditedDataset:
-    try:
-        verdict = _value(content, "verdict")
-        if verdict not in VERDICTS:
-            raise ValueError(f"the verdict is {verdict!r}")
-        return AuditedDataset(
-            name,
-            _unit(name, metrics),
-            verdict,
-            validation=_real(content, "validation"),
-            train=_real(content, "train"),
-            gap=_estimate(content, "gap"),
-            wrong_share=_estimate(content, "wrong_share"),
-            suspects=_whole(content, "suspects"),
-            rows=_whole(content, "rows"),
-            why=_text(content, "why"),
-        )
-    except DAMAGED as error:
-        raise ValueError(f"sub-dataset {name}: {error}") from error
-
-
-def _value(content: Any, key: str) -> Any:
-    if not isinstance(content, dict) or key not in content:
-        raise ValueError(f"it has no {key!r}")
-    return content[key]
-
-
-def _mapping(content: Any, key: str) -> list[tuple[str, Any]]:
-    found = _value(content, key)
-    if not isinstance(found, dict) or not found:
-        raise ValueError(f"{key} is empty, or no object")
-    return [*found.items()]
-
-
-def _estimate(content: Any, key: str) -> Estimate | None:
-    found = _value(content, key)
-    if found is None:
-        return None
-    value, low, high = (_real(found, part) for part in ("value", "low", "high"))
-    if value is None or low is None or high is None:
-        raise ValueError(f"of {key} the value or an end of its interval is null")
-    return Estimate(value, low, high)
-
-
-def _real(content: Any, key: str) -> float | None:
-    value = _value(content, key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise ValueError(f"{key} is {value!r}, no number")
-    return float(value)
-
-
-def _whole(content: Any, key: str) -> int:
-    value = _value(content, key)
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{key} is {value!r}, no whole number from 0 on")
-    return value
-
-
-def _text(content: Mapping[str, Any], key: str) -> str:
-    """A text; of what is none, such as the messages of a conversation, its JSON."""
-    value = content.get(key)
-    if value is None or isinstance(value, str):
-        return value or ""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _suspect(content: Any) -> Suspect:
-    if not isinstance(content, dict) or not isinstance(content.get("dataset"), str):
-        raise ValueError("it names no sub-dataset")
-    return Suspect(
-        content["dataset"],
-        _whole(content, "row") if content.get("row") is not None else None,
-        where=_text(content, "where"),
-        prompt=_text(content, "prompt"),
-        given=_text(content, "given"),
-        answer=_text(content, "answer"),
-        doubt=_real({"doubt": None, **content}, "doubt"),
-    )
 
 
 # What is said of it.

@@ -27,10 +27,8 @@ from msft.report.compare.comparison import (
 )
 from msft.report.compare.runs import (
     ComparedRun,
-    GroupsOf,
     ReportSplit,
     compared_runs,
-    no_groups,
     rows_apart,
     runs_by_model,
     same_datasets,
@@ -39,7 +37,6 @@ from msft.report.compare.statistics import mean, minus, paired_interval, paired_
 from msft.report.comparison_tables import (
     SURE,
     ablation_table,
-    averages_table,
     bootstrap_table,
     dataset_tables,
     disk_table,
@@ -345,7 +342,6 @@ def _means(comparison: Comparison) -> dict[str, Number]:
 _AFTER: tuple[Callable[[Comparison], Table | None], ...] = (
     watched_methods,
     ablation_table,
-    averages_table,
     seed_table,
     bootstrap_table,
     places_table,
@@ -459,7 +455,6 @@ def page_tables(
 
 def report_of_folders(
     folders: Sequence[Path],
-    older_groups: GroupsOf = no_groups,
     report_split: ReportSplit | None = None,
 ) -> ComparisonReport:
     """Runs of one model, finished or not, each by itself against the first one; of several models
@@ -467,7 +462,7 @@ def report_of_folders(
 
     report_split: the one that reports; by default what the runs' recipes say.
     """
-    runs = compared_runs(folders, older_groups)
+    runs = compared_runs(folders)
     finished = [run for run in runs if run.history.ended is not None]
     if len(runs_by_model(finished)) > 1 and same_datasets(finished):
         return report_of(model_comparisons(runs, report_split))
@@ -477,7 +472,6 @@ def report_of_folders(
 def write_comparison(
     folders: Sequence[Path],
     out: Path,
-    older_groups: GroupsOf = no_groups,
     report_split: ReportSplit | None = None,
     told: Sequence[str] = (),
     figures: Sequence[Section] = (),
@@ -486,14 +480,13 @@ def write_comparison(
     """The page that compares these runs; its other arguments are those of `report_of_folders`.
 
     out: the file, or the folder in which it is to be `report.html`.
-    older_groups: says the groups of a folder whose environment.json does not.
     told: sentences that the page begins with.
     figures: the page shows them before its other figures.
     links: names and folders of other reports, such as an audit's.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    report = report_of_folders(folders, older_groups, report_split)
+    report = report_of_folders(folders, report_split)
     remarks, scores = [*told, *report.remarks], [*report.scores, *figures]
     return _write_page(path, replace(report, remarks=remarks, scores=scores), figures, links)
 

@@ -1,5 +1,5 @@
 """The tables of a comparison, one function for each: results, ablation, seeds, rows drawn again,
-first places, FLOPs, disk, averages; and over several base models a block for each model."""
+first places, FLOPs, disk; and over several base models a block for each model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,9 +7,7 @@ from fractions import Fraction
 
 from msft.report.compare.comparison import (
     Comparison,
-    Ends,
     MethodRuns,
-    ends_of,
     places_text,
     rounds_of,
     scores_by_seed,
@@ -17,7 +15,7 @@ from msft.report.compare.comparison import (
     titles_of,
 )
 from msft.report.compare.paper import disk_bounds
-from msft.report.compare.runs import mean_at, rows_apart
+from msft.report.compare.runs import rows_apart
 from msft.report.compare.statistics import (
     DRAWS,
     first_places,
@@ -29,7 +27,6 @@ from msft.report.compare.statistics import (
 )
 from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked, table_of
 from msft.report.wording import (
-    NOTHING,
     Unit,
     difference,
     flops_counted,
@@ -40,8 +37,7 @@ from msft.report.wording import (
 )
 from msft.run.history import History, adapter_of, averaged_epochs, first_rollout_flops
 from msft.search.curves import SELECTION, TEST, Number
-from msft.search.methods.soup import kinds
-from msft.search.rollout import BASE, CheckpointId
+from msft.search.rollout import BASE
 from msft.text import counted, epochs, listed, si
 
 ABLATION = ("sft", "sro", "soft_sro", "msft")
@@ -159,41 +155,17 @@ def ablation_table(comparison: Comparison) -> Table | None:
 
 def spread_table(comparison: Comparison) -> Table | None:
     """Standard deviation over sub-datasets; None of one sub-dataset or where metrics differ."""
-    unit = comparison.unit()
     spreads = [spread_of(comparison, method) for method in comparison.methods]
     if all(spread is None for spread in spreads):
         return None
-    ends = [ends_of(comparison, method) for method in comparison.methods]
-    ranks = ranked(
-        [
-            None if spread is None or any(_behind(own, other, unit) for other in ends) else -spread
-            for spread, own in zip(spreads, ends, strict=True)
-        ]
-    )
     return table_of(
         "spread",
         f"Spread over sub-datasets on {comparison.split}",
-        "Standard deviation (n − 1) of the scores of one run over its sub-datasets, and the lowest "
-        f"and the highest of them{_averaged(comparison)}. Sub-datasets differ in difficulty, so "
-        "most of this is theirs and not the method's. A small spread is no merit where both ends "
-        "are worse than another method's, and is not marked there.",
+        "Standard deviation (n − 1) of the scores of one run over its sub-datasets"
+        f"{_averaged(comparison)}. Sub-datasets differ in difficulty, so most of this is theirs, "
+        "not the method's, and a small spread is no merit by itself.",
         [method.label for method in comparison.methods],
-        {
-            "sd": [score_cell(sd, unit, rank) for sd, rank in zip(spreads, ranks, strict=True)],
-            "lowest": [score_cell(low, unit) for low, _ in ends],
-            "highest": [score_cell(high, unit) for _, high in ends],
-        },
-    )
-
-
-def _behind(own: Ends, other: Ends, unit: Unit) -> bool:
-    """True where neither end of a method's scores is above the other method's, and one is below."""
-    pairs = [(height(one, unit), height(two, unit)) for one, two in zip(own, other, strict=True)]
-    known = [(one, two) for one, two in pairs if one is not None and two is not None]
-    return (
-        len(known) == len(pairs)
-        and all(one <= two for one, two in known)
-        and any(one < two for one, two in known)
+        {"sd": [score_cell(spread, comparison.unit()) for spread in spreads]},
     )
 
 
@@ -603,89 +575,6 @@ def average_in_words(history: History) -> str:
         return f"the mean of the weights at {counted(len(found), 'tick')} from {ends}"
     noun = "epoch" if len(found) == 1 else "epochs"
     return f"the mean of the weights after {noun} {listed(map(epochs, found))}"
-
-
-def average_names(history: History) -> dict[str, CheckpointId]:
-    """The averages of a run by their names: the kind of soup, or the id."""
-    if history.start.method != "soup":
-        return {checkpoint: checkpoint for checkpoint in history.averages}
-    named = kinds(history.start.settings["method"].get("of", "span"))
-    return dict(zip(named, history.averages, strict=False))  # of a run under way, some
-
-
-def run_averages_table(history: History, reports: str = TEST) -> Table | None:
-    """The averages of one run; None where it has none. reports: the split that does."""
-    if not history.averages:
-        return None
-    return _averages_table([("", [history])], reports, history.selected_on_test)
-
-
-def averages_table(comparison: Comparison) -> Table | None:
-    """The averages of every method that makes some, over the seeds."""
-    found = [
-        (method.label, [run.history for run in method.over(comparison.seeds)])
-        for method in comparison.methods
-        if method.first.history.averages
-    ]
-    if not found or not comparison.has_mean:
-        return None
-    return _averages_table(found, comparison.split, comparison.selected_on_test)
-
-
-def _averages_table(
-    runs: Sequence[tuple[str, Sequence[History]]], reports: str, selected_on_test: bool
-) -> Table:
-    rows: list[TableRow] = []
-    splits: tuple[str, ...] = (SELECTION, TEST)
-    on = "test or else on validation."
-    if selected_on_test:
-        splits, on = (TEST,), "test, which selected."
-    elif reports != TEST:
-        splits, on = (TEST, SELECTION), "validation, which reports."  # the last known counts
-    for label, histories in runs:
-        ticks = [history.best_tick or BASE for history in histories]
-        rows.append(_average_row(f"{label} best tick".strip(), histories, ticks, ticks, splits))
-        for name in average_names(histories[0]):
-            made = [average_names(history).get(name, BASE) for history in histories]
-            rows.append(_average_row(f"{label} {name}".strip(), histories, made, ticks, splits))
-    return Table(
-        "averages",
-        "Averages of the same training",
-        "Means over all sub-datasets. Every line is of the same training, so they differ only in "
-        "which ticks were averaged; the first is what SFT would have reported. Behind a score: the "
-        "difference to it. Above it: in how many runs, on " + on,
-        ("average", "ticks", *sorted(splits, reverse=True), "above it"),
-        tuple(rows),
-    )
-
-
-def _average_row(
-    name: str,
-    histories: Sequence[History],
-    checkpoints: Sequence[CheckpointId],
-    against: Sequence[CheckpointId],
-    splits: Sequence[str],
-) -> TableRow:
-    """against: the best ticks, whose own row this may be. splits: the one that reports last."""
-    unit, itself = histories[0].mean_unit, checkpoints is against
-    pairs = zip(histories, checkpoints, strict=True)
-    sizes = sorted(
-        {len(history.averages[c].of) if c in history.averages else 1 for history, c in pairs}
-    )
-    count = Cell(str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}")
-    cells, above = dict[str, Cell](), NOTHING
-    for split in splits:
-        ours, theirs = (
-            [mean_at(history, at, split) for history, at in zip(histories, places, strict=True)]
-            for places in (checkpoints, against)
-        )
-        value = known_mean(ours)
-        gap = None if itself else minus(value, known_mean(theirs))
-        cells[split] = score_cell(value, unit, gap=gap)
-        gaps = [height(minus(*pair), unit) for pair in zip(ours, theirs, strict=True)]
-        if not itself and None not in gaps:
-            above = f"{sum(gap is not None and gap > 0 for gap in gaps)} of {len(gaps)}"
-    return TableRow(name, (count, *(cells[s] for s in sorted(splits, reverse=True)), Cell(above)))
 
 
 AVERAGE = "Average"

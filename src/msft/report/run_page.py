@@ -1,7 +1,7 @@
-"""`report.html`: what one run did, from its log alone. First the parts of the page (settings,
-decisions, the result in words), then the page itself."""
+"""`report.html`: what one run did, from its log alone. First the parts of the page
+(decisions, the result in words), then the page itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from msft.report.branches import (
 )
 from msft.report.compare.runs import mean_at, report_split_of
 from msft.report.compare.statistics import Intervals, RecordedRows, minus
-from msft.report.comparison_tables import average_in_words, run_averages_table
+from msft.report.comparison_tables import average_in_words
 from msft.report.figures import search
 from msft.report.figures.chart import colour_at, drawing, variable
 from msft.report.figures.peaks import peaks_of
@@ -78,34 +78,6 @@ from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-
-
-def setting_rows(history: History, recipe: str = "") -> Iterator[tuple[str, str]]:
-    """Names and values of what the log says that the run depends on, but for the keys that a
-    recipe has."""
-    written = {line.partition(":")[0] for line in recipe.splitlines()}
-    for name, value in _all_settings(history):
-        if name.partition(".")[0] not in written:
-            yield name, value
-
-
-def _all_settings(history: History) -> Iterator[tuple[str, str]]:
-    start = history.start
-    yield "method", start.method
-    yield "seed", str(start.seed)
-    for key, value in start.settings.items():
-        if key in ("compute_budget", "train_ticks"):
-            name = "num_train_epochs" if key == "train_ticks" else key
-            lasts = epochs_in_words(value / history.evals_per_epoch)
-            yield name, f"{lasts}, {counted(value, 'tick')}"
-        elif isinstance(value, Mapping):
-            prefix = {"method": "method_options", "rollout": "method_options"}.get(key, key)
-            for option, chosen in value.items():
-                yield f"{prefix}.{option}", str(chosen)
-        else:
-            yield key, str(value)
-    for what, digest in start.fingerprint.items():
-        yield f"fingerprint of {what}", str(digest)
 
 
 def versions_of(environments: Sequence[Environment]) -> list[tuple[str, str]]:
@@ -397,14 +369,13 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
 
 
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
-    """The folder, the settings and the versions: the parts of the page for a repetition."""
+    """The folder, the recipe and the versions: the parts of the page for a repetition."""
     method, folder = history.start.method, files.path.resolve().name
     recipe = shown_text(files.recipe) if kind_of(files.recipe) == FILE else None
     environments = read_environments(files.environment)
     return {
         "title": f"{method_name(method)} · {folder}",
         "eyebrow": f"{method_name(method)} · {folder} · seed {history.start.seed}",
-        "settings": [*setting_rows(history, recipe or "")],
         "versions": versions_of(environments),
         "changed": len(environments) > 1,
         "recipe": recipe,
@@ -442,13 +413,13 @@ def _content(
         "rollouts": len(branches),
         "curves": _curves(history, branches, intervals) if trained else [],
         "curve_ends": CURVE_ENDS,
+        "left_out": len(history.start.datasets) - 2 * CURVE_ENDS,
         "many": MANY,
         "together": page_sections(_together(history, branches, intervals)) if trained else [],
         "colours": [variable(colour_at(place)) for place in range(SWITCHES)],
         "deciding": deciding_words(history) if is_derived(history) else "",
         "percent": all(history.unit_of(name) == "accuracy" for name in history.start.datasets),
         "band_text": _band_text(intervals.kinds()),
-        "averages": run_averages_table(history, reports),
         "more": page_sections(_paper_figures(history)) if trained else [],
         "samples": run_samples(folder, history),
         "selection": history.selection,
@@ -477,27 +448,23 @@ def _together(history: History, branches: list[Branch], intervals: Intervals) ->
 
 
 CURVE_ENDS = 6
-"""Curves at each end that are not folded where there are more than `MANY`."""
+"""Curves at each end that are shown where there are more than `MANY`."""
 
 
 def _curves(
     history: History, branches: list[Branch], intervals: Intervals
 ) -> list[tuple[str, "Markup"]]:
-    """One curve for each name; of many, those between the ends are drawn small."""
+    """One curve for each name; of many, those at the ends."""
     names = _in_order(history)
-    exclusions = {each.name: each for each in history.exclusions}
-    small = range(CURVE_ENDS, len(names) - CURVE_ENDS) if len(names) > MANY else ()
-    found: list[tuple[str, Markup]] = []
+    if len(names) > MANY:
+        names = [*names[:CURVE_ENDS], *names[-CURVE_ENDS:]]
+    left = {each.name: each for each in history.exclusions}
     with drawing():
-        for place, name in enumerate(names):
-            exclusion = exclusions.get(name)
-            figure = (
-                search.small_curve(history, branches, name, exclusion)
-                if place in small
-                else search.curve(history, branches, name, exclusion, intervals)
-            )
-            found.append((name, embedded(figure, f"curve{place}", f"Scores of {name}")))
-    return found
+        return [
+            (name, embedded(figure, f"curve{place}", f"Scores of {name}"))
+            for place, name in enumerate(names)
+            for figure in [search.curve(history, branches, name, left.get(name), intervals)]
+        ]
 
 
 def _band_text(kinds: set[str]) -> str:

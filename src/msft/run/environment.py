@@ -172,12 +172,12 @@ def rollout_from(path: Path) -> str | None:
     return found[-1] if found else None
 
 
-def read_groups(path: Path) -> dict[str, str] | None:
-    """The groups by sub-dataset; None where the version that trained did not record them."""
+def read_groups(path: Path) -> dict[str, str]:
+    """The groups by sub-dataset; none where the version that trained did not record them."""
     for item in reversed(_items(path)):
         if isinstance(item.get("groups"), dict):
             return {str(name): str(group) for name, group in item["groups"].items()}
-    return None
+    return {}
 
 
 def _items(path: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """The board: where a run stands, from the events of its log and the steps of its engine.
 
 Time left is the speed so far times what is still to be trained. How many stages a search takes is
-what it finds out, so there are two numbers: about how long, if one sub-dataset leaves after every
-stage, and the most that the recipe allows.
+what it finds out; one sub-dataset is taken to leave after every stage.
 """
 
 import time
@@ -46,15 +45,11 @@ Stages = tuple[Ahead, ...]
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """Seconds left of the present stage, and of the whole run.
-
-    about, most: None where the method does not say what follows; `about` also where it is only
-        known that it is less than `most`.
-    """
+    """Seconds left of the present stage, and about of the whole run; None where the method does not
+    say what follows."""
 
     stage: float
-    about: float | None
-    most: float | None
+    run: float | None
 
 
 class Pace:
@@ -109,52 +104,42 @@ def time_left(history: History, kept: Collection[str], pace: Pace) -> TimeLeft |
     if whole is None or one is None:
         return None
     present = max(0.0, whole - min(one, pace.elapsed))
-
-    def of_run(stages: Stages | None) -> float | None:
-        if stages is None:
-            return None
-        parts = (pace.seconds(each.ticks, each.ticks * each.rows / per_epoch) for each in stages)
-        return present + sum(part or 0.0 for part in parts)
-
-    about, most = stages_ahead(history, kept)
-    return TimeLeft(present, of_run(about), of_run(most))
+    stages = stages_ahead(history, kept)
+    if stages is None:
+        return TimeLeft(present, None)
+    parts = (pace.seconds(each.ticks, each.ticks * each.rows / per_epoch) for each in stages)
+    return TimeLeft(present, present + sum(part or 0.0 for part in parts))
 
 
-def stages_ahead(
-    history: History, kept: Collection[str] = ()
-) -> tuple[Stages | None, Stages | None]:
-    """About which stages follow the present one, and the most that can; None: not known."""
+def stages_ahead(history: History, kept: Collection[str] = ()) -> Stages | None:
+    """About which stages follow the present one; None: not known."""
     stage, opened = history.stages[-1], history.start
     budget, train_ticks = (opened.settings[key] for key in ("compute_budget", "train_ticks"))
     rows = sum(stage.asked.active.values())
-    more: Stages
     match opened.method:
         case "sft" | "dynamix" | "ies" | "soup":
-            return (), ()
+            return ()
         case "soft_sro":
-            more = (Ahead(rows, train_ticks),) if len(history.stages) == 1 else ()
-            return more, more
+            return (Ahead(rows, train_ticks),) if len(history.stages) == 1 else ()
         case "sro":
             trained = sum(each.asked.ticks for each in history.stages[1:])
-            return None, (Ahead(rows, max(0, train_ticks - trained)),)
+            return (Ahead(rows, max(0, train_ticks - trained)),)
         case "continual":
             names = list(opened.datasets)[len(history.stages) :]
-            more = tuple(Ahead(opened.datasets[name], budget) for name in names)
-            return more, more
+            return tuple(Ahead(opened.datasets[name], budget) for name in names)
         case "replay":
             rest = opened.settings["method"]["stages"][len(history.stages) :]
-            more = tuple(
+            return tuple(
                 Ahead(sum(each["active"].values()), each["epochs"] * history.evals_per_epoch)
                 for each in rest
             )
-            return more, more
         case "msft":
             return _of_msft(history, kept)
-    return None, None
+    return None
 
 
-def _of_msft(history: History, kept: Collection[str]) -> tuple[Stages, Stages]:
-    """One leaves after each stage, or nobody does until a limit of the method ends the search."""
+def _of_msft(history: History, kept: Collection[str]) -> Stages:
+    """One leaves after each stage, until a limit of the method ends the search."""
     stage, start = history.stages[-1], history.start
     options, budget = start.settings["method"], start.settings["compute_budget"]
     gone = {name for name, _ in stage.excluded}
@@ -165,12 +150,11 @@ def _of_msft(history: History, kept: Collection[str]) -> tuple[Stages, Stages]:
     last = len(may_leave) if len(may_leave) < len(active) else len(may_leave) - 1
     about = tuple(Ahead(rows - each * left, budget) for left in range(first, last + 1))
     allowed = (options.get("max_stages") or 2 * len(start.datasets)) - len(history.stages)
-    most = (Ahead(rows, budget),) * (allowed if active else 0)
     if epochs := options.get("max_epochs"):
         trained = sum(each.ticks for each in history.stages[:-1]) + stage.asked.ticks
         ticks = max(0, ticks_of(epochs, history.evals_per_epoch, "max_epochs") - trained)
-        return _within(about[:allowed], ticks), _within(most, ticks)
-    return about[:allowed], most
+        return _within(about[:allowed], ticks)
+    return about[:allowed]
 
 
 def _within(stages: Stages, ticks: float) -> Stages:
@@ -191,15 +175,12 @@ def clock(seconds: float) -> str:
 
 def time_left_text(left: TimeLeft, stage: int) -> str:
     """The time left in words: of the stage, and of the whole run."""
-    if left.about == left.most == left.stage:
+    if left.run == left.stage:
         return f"time left: {clock(left.stage)} of the whole run"
     text = f"time left: {clock(left.stage)} of stage {stage}"
-    if left.most is None:
+    if left.run is None:
         return f"{text}; how many stages follow is not known"
-    if left.about is None:
-        return f"{text}, at most {clock(left.most)} of the whole run"
-    more = "" if left.about == left.most else f" ({clock(left.most)} at most)"
-    return f"{text}, about {clock(left.about)} of the whole run{more}"
+    return f"{text}, about {clock(left.run)} of the whole run"
 
 
 class Remarks:

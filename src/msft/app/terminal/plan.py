@@ -250,47 +250,29 @@ def _stages(content: Mapping[str, Any]) -> list[str]:
 
 
 def _details(content: Mapping[str, Any]) -> list[str]:
-    """The parts of memory, disk and time, and the cost of an audit."""
-    memory, disk, speed = (content[key] for key in ("memory", "disk", "calibration"))
-    parts = {
-        "weights and moments": memory["held"],
-        "the moving average": memory["average"],
-        "the merged model": memory.get("merged", 0),
-        "the base model": memory["base"],
-        "a batch, an evaluation or a snapshot": memory["work"],
-        "checkpoints": memory["checkpoints"],
-        "libraries": memory["libraries"],
-    }
-    held = disk["checkpoints_in_memory"]
+    """Where checkpoints lie, the speed that was tried, and the cost of an audit; the parts of
+    memory and disk are in `--json`."""
+    disk, speed = content["disk"], content["calibration"]
     place = "in memory, two of them on disk too"
     if disk["policy"] != LEAN:
         place = f"on disk (disk_policy: {disk['policy']}), but for the newest"
-    elif held < disk["checkpoints"]:
-        place = f"on disk, since memory has room for {held} only"
-    lines = ["memory, by part: " + ", ".join(f"{name} {si(n)}B" for name, n in parts.items() if n)]
-    if memory["program"]:
-        lines.append(f"the program takes {si(memory['program'])}B now, on top of that")
-    lines += [
-        f"the {disk['checkpoints']} checkpoints that may be needed at a time are {place}",
-        f"the run's folder is {disk['out']}",
-    ]
-    if disk.get("models"):
-        lines.append(f"whole models beside the checkpoints: {si(disk['models'])}B of the disk")
+    elif disk["checkpoints_in_memory"] < disk["checkpoints"]:
+        place = f"on disk, since memory has room for {disk['checkpoints_in_memory']} only"
+    count = disk["checkpoints"]
+    lines = [f"the {count} checkpoints that may be needed at a time are {place}"]
     if speed is not None:
         seconds = content["evaluation"]["tokens"] / speed["evaluation_tokens_per_second"]
-        sampled = ", from a few rows" if speed["sampled"] else ""
-        rate, loading = f"{speed['train_tokens_per_second']:,.0f}", duration(speed["loading"])
+        rate = f"{speed['train_tokens_per_second']:,.0f}"
         lines.append(
             f"time, as tried here: {rate} tokens/s of training, an evaluation in "
-            f"{duration(seconds)}{sampled}, loading in {loading}"
+            f"{duration(seconds)}, loading in {duration(speed['loading'])}"
         )
     if audit := content["audit_round"]:
-        tokens, time = audit["tokens"], audit["seconds"]
+        time = "" if audit["seconds"] is None else f", {duration(audit['seconds'])}"
         lines.append(
             f"msft audit: a round trains {counted(audit['steps'], 'step')} on "
-            f"{si(tokens['train'])} tokens and asks {si(tokens['evaluation'])}, "
-            f"{si(audit['flops']['total'])}FLOPs{f', {duration(time)}' if time is not None else ''}"
-            "; a second one follows if a sub-dataset is spoiled"
+            f"{si(audit['tokens']['train'])} tokens, {si(audit['flops']['total'])}FLOPs{time}; a "
+            "second one follows if a sub-dataset is spoiled"
         )
     return lines
 

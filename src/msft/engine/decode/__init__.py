@@ -3,6 +3,5 @@
 Read `decoder.py` first: it chooses the path, and has the plain one, which is exact on every device
 and for any attention. The fast path is `plans.py` (what goes through the model), `step.py` (one
 decoding step: KV cache, attention over shared prefixes, drafts) and `fast.py` (the loop).
-`stream.py` writes one answer for people who read along. This room may not import the engines or
-`saving/`, and knows `accel/` by `engine/kernels.py` alone.
+This room may not import the engines or `saving/`, and knows `accel/` by `engine/kernels.py` alone.
 """

@@ -496,22 +496,6 @@ def spread_of(comparison: Comparison, method: MethodRuns) -> float | None:
     return float(mean(spreads))
 
 
-Ends = tuple[Number | None, Number | None]
-"""The lowest and the highest score of a run over its sub-datasets, mean over the seeds."""
-
-
-def ends_of(comparison: Comparison, method: MethodRuns) -> Ends:
-    """The lowest and the highest score; None where a score is missing."""
-    scores = [
-        [run.score((name,), comparison.split) for name in comparison.names]
-        for run in method.over(comparison.seeds)
-    ]
-    known = [[score for score in one if score is not None] for one in scores]
-    whole = [one if len(one) == len(comparison.names) else None for one in known]
-    lowest = known_mean(min(one) if one else None for one in whole)
-    return lowest, known_mean(max(one) if one else None for one in whole)
-
-
 def places_text(comparisons: Sequence[Comparison]) -> str:
     """The definition of a first place, and the number of first places in these comparisons."""
     who = "run" if all(comparison.each for comparison in comparisons) else "method"

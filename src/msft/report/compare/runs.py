@@ -2,7 +2,7 @@
 and its rows beside those of another run."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -60,26 +60,15 @@ Groups = Mapping[str, str]
 ReportSplit = Literal["test", "selection"]
 """What `report_split` of a recipe may be; `selection` is the split that selects."""
 
-GroupsOf = Callable[[Path, Sequence[str]], Groups]
-"""Finds the groups of a run folder's sub-datasets."""
-
-
-def no_groups(folder: Path, names: Sequence[str]) -> Groups:
-    return {}
-
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """label: tells it apart from the others, by its folder.
-
-    older_groups: says the groups of a folder whose environment.json does not.
-    """
+    """label: tells it apart from the others, by its folder."""
 
     label: str
     folder: Path
     history: History
     summary: dict[str, Any]
-    older_groups: GroupsOf = no_groups
 
     @property
     def title(self) -> str:
@@ -143,8 +132,7 @@ class ComparedRun:
 
     @property
     def groups(self) -> Groups:
-        recorded = read_groups(RunFolder(self.folder).environment)
-        return self.older_groups(self.folder, self.names) if recorded is None else recorded
+        return read_groups(RunFolder(self.folder).environment)
 
     def score(
         self, names: Sequence[str], split: str, checkpoint: CheckpointId | None = None
@@ -175,7 +163,7 @@ def report_split_of(folder: Path) -> ReportSplit:
     return "selection" if recipe_text(folder, "report_split") == "selection" else "test"
 
 
-def compared_runs(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> list[ComparedRun]:
+def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     """The runs in these folders, under names that tell them apart."""
     if not folders:
         raise ValueError("no run folder was given; expected at least one")
@@ -183,7 +171,7 @@ def compared_runs(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -
         refuse_audit(folder)
     histories = [read_history(folder) for folder in folders]
     return [
-        ComparedRun(name, folder, history, summary_of(history), older_groups)
+        ComparedRun(name, folder, history, summary_of(history))
         for name, folder, history in zip(_labels(folders), folders, histories, strict=True)
     ]
 
@@ -201,7 +189,7 @@ class FolderRuns:
     unreadable: dict[str, str]
 
 
-def runs_in(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> FolderRuns:
+def runs_in(folders: Sequence[Path]) -> FolderRuns:
     """The runs in these folders, one by one: a broken log is no reason to leave out the others."""
     found = FolderRuns([], [], {})
     for label, folder in zip(_labels(folders), folders, strict=True):
@@ -213,7 +201,7 @@ def runs_in(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> Fold
                 found.empty.append(label)
                 continue
             summary = summary_of(history)
-            found.runs.append(ComparedRun(label, folder, history, summary, older_groups))
+            found.runs.append(ComparedRun(label, folder, history, summary))
         except (LogError, UsageError, OSError) as error:
             found.unreadable[label] = str(worded(error))
         except DAMAGED as error:

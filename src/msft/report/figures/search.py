@@ -1,8 +1,8 @@
 """Figures of the search: its timeline, and the curve of each sub-dataset."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from math import isnan, nan
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from msft.report.branches import (
@@ -31,8 +31,6 @@ from msft.report.figures.chart import (
     log_axis_if_far,
     name_rows,
     new_figure,
-    svg_element,
-    variable,
 )
 from msft.report.wording import in_words, score_unit
 from msft.run.history import Exclusion, History
@@ -237,8 +235,6 @@ _STYLES: dict[tuple[str, bool], dict[str, Any]] = {
 }
 """Line styles by the colour of a part and by whether the sub-dataset was in the mixture there."""
 
-_DASHES = {style: "1.2 2.4" if "linestyle" in options else "" for style, options in _STYLES.items()}
-
 
 class _Heights:
     """One sub-dataset's scores as they are drawn: shares in per cent.
@@ -381,53 +377,6 @@ def together(
         log_axis_if_far(panels["nll"], losses)
     axes.set_xlabel("epochs on the path")
     return figure
-
-
-def small_curve(
-    history: History, branches: Sequence[Branch], name: str, exclusion: Exclusion | None
-) -> str:
-    """The curve without axes, band and peaks, for runs of very many sub-datasets.
-
-    An SVG element as text: matplotlib takes ten times as long.
-    """
-    heights = _Heights(history, name)
-    lines = _lines(history, branches, name, heights)
-    average = heights(history.best) if history.best and history.average_of else nan
-    drawn = [y for y in (average, *(y for _, ys in lines.values() for y in ys)) if not isnan(y)]
-    low, high = min(drawn, default=0.0), max(drawn, default=1.0)
-    end = max((branch.end for branch in branches), default=1.0) or 1.0
-
-    def at(x: float, y: float) -> str:
-        up = (y - low) / (high - low) if high > low else 0.5
-        return f"{6 + 188 * x / end:.1f} {50.4 - 44.8 * up:.1f}"
-
-    parts = [_stroke(style[0], at, line, _DASHES[style]) for style, line in lines.items()]
-    if history.average_of:
-        parts.append(_stroke(BEST, at, ([0.0, end], [average, average]), "4 3"))
-    elif history.best:
-        x = epochs_to(history, history.best)
-        parts.append(_stroke(BEST, at, ([x, x], [low, high]), "4 3"))
-    if exclusion is not None:
-        y = heights.where_left(branches, exclusion)
-        left, _, top = at(epochs_to(history, exclusion.checkpoint), y).partition(" ")
-        style = f"fill: {variable(LEFT)}; stroke: {variable(PAPER)}"
-        parts.append(f'<circle cx="{left}" cy="{top}" r="3.7" style="{style}"/>' if y == y else "")
-    return svg_element(200, 56, f"Scores of {name}", "".join(parts))
-
-
-def _stroke(colour: str, at: Callable[[float, float], str], line: Polyline, dashes: str) -> str:
-    """A path through the points of a line, broken where they are nan."""
-    steps: list[str] = []
-    pen = "M"
-    for x, y in zip(*line, strict=True):
-        if isnan(y):
-            pen = "M"
-            continue
-        steps.append(f"{pen}{at(x, y)}")
-        pen = "L"
-    style = f"fill: none; stroke: {variable(colour)}; stroke-width: 1.2"
-    style += f"; stroke-dasharray: {dashes}" if dashes else ""
-    return f'<path d="{"".join(steps)}" style="{style}"/>' if steps else ""
 
 
 def _lines(
