@@ -39,7 +39,7 @@ from msft import process
 from msft.data.corpus import settings_for
 from msft.data.splits import question_of
 from msft.engine.model.tokenizers import Rows, load_rows
-from msft.errors import BadScore, NotANumber, Stopped, UsageError, explaining
+from msft.errors import BadScore, NotANumber, Stopped, explaining
 from msft.observers.files import LossesFile, StepsFile, SummaryFile
 from msft.observers.hub import push
 from msft.observers.observer import Observer, Watched
@@ -69,7 +69,7 @@ from msft.recipe.recipe import ADAPTER_KEYS, Recipe, with_rows
 from msft.report import write_report
 from msft.report.card import card_of
 from msft.report.findings import Findings, findings_content, findings_in
-from msft.run.engine import Engine
+from msft.run.engine import Engine, completed
 from msft.run.environment import (
     ROLLOUT_FROM,
     BaseRecord,
@@ -231,14 +231,9 @@ def build(job: Job, rows: Rows, plan: Plan) -> Built:
     recipe = job.recipe
     if job.engine is not None:
         own: Any = job.engine
-        is_function = callable(own) and not isinstance(own, Engine)
+        is_function = callable(own) and not hasattr(own, "work")
         made = own(recipe, rows.corpus) if is_function else own
-        if not isinstance(made, Engine):
-            raise UsageError(
-                f"{type(made).__qualname__} is no engine; expected a class that inherits from "
-                "Engine in msft.run.engine, whose docstrings say what each verb does"
-            )
-        return Built(made, f"{type(made).__module__}:{type(made).__qualname__}", {})
+        return Built(completed(made), f"{type(made).__module__}:{type(made).__qualname__}", {})
     hashing = None
     if job.ranks.rank == 0 and not job.finished:
         recorded = read_base(job.folder.environment) if job.begun else {}

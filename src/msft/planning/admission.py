@@ -35,7 +35,7 @@ from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
 from msft.recipe.templates import TEMPLATES
 from msft.recipe.yaml import parse
-from msft.run.engine import Engine
+from msft.run.engine import HasVerbs
 from msft.run.environment import versions
 from msft.run.folder import RunFolder
 from msft.run.log import EndEvent, Event, RunEvent
@@ -70,7 +70,7 @@ PLACES = (*SPLITS, "path", "data_dir", "exclude_rows", "chat_template")
 
 Notice = Callable[[str], None]
 """Is told what a person should know."""
-EngineSource = Engine | Callable[[Recipe, Corpus], Engine]
+EngineSource = HasVerbs | Callable[[Recipe, Corpus], HasVerbs]
 """An engine of the user's own, or a function that makes one."""
 
 

@@ -2,8 +2,8 @@
 
 `Engine` is the base class: what an engine must do is abstract, what it may leave out has a default.
 A run never looks into weights or moments: it gets them from one verb and hands them to another.
-`msft.train(recipe, engine=…)` takes any `Engine`. Read `msft/engine/simple.py` for a whole one on
-one screen.
+`msft.train(recipe, engine=…)` also takes an object that does not inherit from `Engine` and has its
+verbs. Read `msft/engine/simple.py` for a whole engine on one screen.
 """
 
 from abc import ABC, abstractmethod
@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
+from msft.errors import UsageError
 from msft.example import Encoded
 from msft.search.feeds import Batch, Losses
 from msft.store.store import Codec, MemoryTier
@@ -72,6 +73,14 @@ class Trainer(Protocol):
     def average(self, weights: Iterable[Any]) -> Any: ...
     def seed(self, number: int) -> None: ...
     def work(self, batch: Batch) -> tuple[Losses, int]: ...
+
+
+class HasVerbs(Trainer, Protocol):
+    """An engine that does not inherit from `Engine`, and has its verbs."""
+
+    def predictor(self) -> Predictor: ...
+    def codec(self) -> Codec: ...
+    def export(self, weights: Any | None, folder: Path) -> None: ...
 
 
 class Engine(ABC):
@@ -162,3 +171,24 @@ class Engine(ABC):
         """Changes when the base model does. Default: with the class and the number of weights."""
         known = (type(self).__qualname__, self.num_parameters)
         return sha256(repr(known).encode()).hexdigest()
+
+
+def completed(engine: HasVerbs) -> Engine:
+    """An engine with the defaults for what it leaves out: itself if it inherits from `Engine`, else
+    an `Engine` that hands every verb on to it. UsageError where a verb is missing."""
+    if isinstance(engine, Engine):
+        return engine
+    public = [name for name in vars(Engine) if not name.startswith("_")]
+    public += ["num_parameters", "num_trainable"]
+    own = {name: getattr(engine, name) for name in public if hasattr(engine, name)}
+    kind = type(engine)
+    needed = {*Engine.__abstractmethods__, "num_parameters", "num_trainable"}
+    if missing := sorted(needed - own.keys()):
+        raise UsageError(
+            f"{kind.__qualname__} is no engine: it has no {', '.join(missing)}; see the class "
+            "Engine in msft.run.engine"
+        )
+    own = {name: staticmethod(each) if callable(each) else each for name, each in own.items()}
+    own.setdefault("links", "link" in own)
+    made: Engine = type(kind.__name__, (Engine,), {**own, "__qualname__": kind.__qualname__})()
+    return made
