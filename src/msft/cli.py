@@ -5,7 +5,13 @@
 """
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import (
+    SUPPRESS,
+    ArgumentParser,
+    ArgumentTypeError,
+    BooleanOptionalAction,
+    Namespace,
+)
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -287,8 +293,10 @@ def _chat(parser: ArgumentParser) -> None:
     parser.add_argument("--no-base", action="store_true", help="let the result talk alone")
     system = "a system prompt, under a chat template that has a place for one"
     parser.add_argument("--system", metavar="TEXT", help=system)
-    plain = "no chat template: what you type is the prompt, as in rows of prompt and completion"
-    parser.add_argument("--plain", action="store_true", help=plain)
+    plain = (
+        "no chat template: what you type is the whole prompt (by itself: as the run was trained)"
+    )
+    parser.add_argument("--plain", action=BooleanOptionalAction, help=plain)
     most = "the most tokens of an answer (%(default)s)"
     parser.add_argument("--max-new-tokens", type=positive, default=256, metavar="N", help=most)
     trust = "run code that comes with the model (a run: as its recipe says)"

@@ -66,7 +66,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return " ".join(errors.split())
 
 
-def chat_of(name: str | Path, **options: Any) -> Chat:
+def chat_of(name: str | Path, plain: bool = False, **options: Any) -> Chat:
+    options["plain"] = plain
     return load_chat(resolved_names(str(name)), ChatOptions(**options), lambda text: None)
 
 
@@ -246,6 +247,20 @@ def test_without_a_template_a_line_is_the_prompt(run: Path) -> None:
     assert prompt_of(chat, "upper abcd:") == "upper abcd:"
     with pytest.raises(UsageError, match="--plain leaves it out"):
         chat_of(run, plain=True, system="be brief")
+
+
+def test_a_run_without_conversations_is_asked_in_plain_prompts(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(run), "--prompt", "upper abcd:", "--max-new-tokens", "4"]
+    plain = asked(capsys, *words, "--plain")["answers"]
+    templated = asked(capsys, *words, "--no-plain")["answers"]
+    assert main(["chat", *words, "--json"]) == DONE
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["answers"] == plain != templated
+    assert "what you type is the whole prompt" in printed.err
+    named = resolved_names(str(run))
+    assert load_chat(named, ChatOptions(system="be brief"), print).under_template
 
 
 def test_a_template_that_has_no_place_for_a_system_prompt_says_so(

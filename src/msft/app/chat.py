@@ -41,11 +41,11 @@ _TURN = re.compile(r"(system|user|assistant|tool): ")
 class ChatOptions:
     """Options of a conversation.
 
-    plain: without the chat template; a typed text is the whole prompt.
+    plain: without the chat template; what is typed is the whole prompt. None: as in the run.
     """
 
     system: str | None = None
-    plain: bool = False
+    plain: bool | None = None
     max_new_tokens: int = 256
 
 
@@ -340,8 +340,15 @@ def load_chat(named: ModelNames, options: ChatOptions, notice: Callable[[str], N
     _refuse_no_memory(names, trust)
     for note in named.notes:
         notice(note)
-    if not options.plain and tokenizer.chat_template and named.run is not None:
-        _note_plain_rows(RunFolder(named.run), notice)
+    undecided = options.plain is None and options.system is None
+    if undecided and tokenizer.chat_template and named.run is not None:
+        prompt = _plain_prompt(RunFolder(named.run))
+        if prompt is not None:
+            options = replace(options, plain=True)
+            notice(
+                "this run trained no conversations, so what you type is the whole prompt, as in "
+                f"{shown(prompt)}; --no-plain asks under the chat template"
+            )
     alone = named.base is None and named.run is None
     return Chat(
         [
@@ -395,12 +402,9 @@ def _refuse_no_memory(names: list[str], trust: bool) -> None:
         )
 
 
-def _note_plain_rows(run: RunFolder, notice: Callable[[str], None]) -> None:
-    """Say that a run trained no conversations, where its samples show that."""
+def _plain_prompt(run: RunFolder) -> str | None:
+    """A prompt of a run that trained no conversations, where its samples show that."""
     held: Mapping[str, Any] = read_samples(run.samples).get(BASE, {})
     prompts = [each.prompt for rows in held.values() for each in rows]
-    if prompts and not any(_TURN.match(prompt) for prompt in prompts):
-        notice(
-            "no row of this run went through the chat template; --plain asks without it, as in "
-            f"training. A prompt of this run: {shown(prompts[0])}"
-        )
+    plain = prompts and not any(_TURN.match(prompt) for prompt in prompts)
+    return prompts[0] if plain else None
