@@ -20,8 +20,11 @@ from typing import Any
 
 import pytest
 import yaml
+from toys import read_lines, recipe_of, write_data
 
 from msft.cli import COMMANDS, build_parser, main
+from msft.data.exclusions import row_sha256
+from msft.example import Example
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import load_recipe, recipe_keys
 from msft.search.methods import METHODS
@@ -174,15 +177,15 @@ SHORTER = {
     "plan": ["--no-calibration"],
     "train": ["--quiet", "--set", "num_train_epochs=1"],
     "audit": ["--quiet", "--set", "num_train_epochs=1", "--rounds", "1"],
-    "chat": ["--max-new-tokens", "4"],
+    "chat": ["--max-new-tokens", "4", "--prompt", "Who?"],
 }
 
 
 def run(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What a command prints; trainings are shorter than the page's."""
-    words = shlex.split(line)[1:]
+    name, *words = shlex.split(line)[1:]
     capsys.readouterr()
-    assert main([*words, *SHORTER.get(words[0], [])]) == 0, line
+    assert main([name, *SHORTER.get(name, []), *words]) == 0, line
     return [each for each in capsys.readouterr().out.splitlines() if each.strip()]
 
 
@@ -233,6 +236,55 @@ def test_the_walk_with_a_chat_model_can_be_walked(
             assert unlike(shown_after(page, command), printed) is None
         if command.startswith("msft chat"):
             assert any(line.startswith("result") for line in printed)
+
+
+WALKED = ("docs/tutorial.md", "docs/chat.md", "docs/paper.md")
+"""Their commands run in tests of their own."""
+NEEDS_MORE = ("Qwen/", "smollm2-135m", "--devices 0")
+"""In commands that need a model of the hub, or GPUs."""
+
+
+def test_every_other_command_of_a_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a folder with a small recipe, a config of Axolotl, a file of suspects and a few runs."""
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path, train=16, held_out=8)
+    (row, *_) = read_lines(tmp_path / "upper.train.jsonl")
+    suspect = {"dataset": "upper", "sha256": row_sha256(Example(**row))}
+    Path("suspects.jsonl").write_text(json.dumps(suspect))
+    axolotl = {"base_model": "tiny", "datasets": [{"path": "upper.train.jsonl", "type": "alpaca"}]}
+    Path("axolotl.yml").write_text(yaml.safe_dump({**axolotl, "micro_batch_size": 4}))
+    recipe = recipe_of(tmp_path, method="sft", num_train_epochs=1, evals_per_epoch=1).to_yaml()
+    Path("RECIPE").write_text(recipe)
+    Path("recipe.yaml").write_text(recipe)
+    run("msft train recipe.yaml --out run --set seed=20", capsys)
+    for copy in ("RUN", "A", "B", "C", "DIR/sft-s20", "runs/sft-s20"):
+        shutil.copytree("run", copy)
+    run("msft train recipe.yaml --out runs/example --set use_peft=true", capsys)
+    lines = {
+        shlex.join(words)
+        for page in PROSE
+        if by_path(page) not in WALKED
+        for words in commands_of(page)
+    }
+    tried = sorted(line for line in lines if not any(each in line for each in NEEDS_MORE))
+    for line in tried:
+        if out := re.search(r"^train .*--out (\S+)", line):  # another recipe may have been there
+            shutil.rmtree(out[1], ignore_errors=True)
+        if line.startswith("init"):
+            Path("recipe.yaml").unlink()
+        run(f"msft {untrained(line)}", capsys)
+        Path("recipe.yaml").write_text(recipe)
+    assert len(lines) - len(tried) == 3
+    assert len(tried) > 25
+
+
+def untrained(line: str) -> str:
+    """A comparison without its trainings, which have tests of their own."""
+    if not line.startswith("compare") or "--list" in line or "--no-run" in line:
+        return line
+    return line + (" --no-run" if "--figures" in line else " --list")
 
 
 SPOT = ROOT / "examples" / "skypilot.yaml"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from msft.recipe.recipe import Recipe, load_recipe
     from msft.training import Result
 
-__version__ = "0.6.0"
+__version__ = "0.8.0"
 __all__ = [
     "Recipe",
     "Result",

@@ -342,7 +342,6 @@ def test_rows_of_python_are_watched(data: Path) -> None:
     [
         ({"base_model": "tiny", "datasets": [], "early_stopping_patience": 3}, 3),
         ({"model_name_or_path": "tiny", "stage": "sft", "early_stopping_steps": 4}, 4),
-        ({"model": "tiny", "tuner_type": "full", "dataset": "d", "early_stop_interval": 5}, 5),
     ],
 )
 def test_other_tools_patience_is_carried_over(

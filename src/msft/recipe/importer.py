@@ -243,7 +243,7 @@ def _by_value(draft: Draft, key: str, value: Any) -> bool:
             draft.carry(key, key, value)
         case "evals_per_epoch":
             draft.leave(key, "msft scores every checkpoint, since it chooses among them")
-        case "early_stopping_patience" | "early_stopping_steps" | "early_stop_interval":
+        case "early_stopping_patience" | "early_stopping_steps":
             if type(value) is int and value > 0:
                 note = "evaluations in a row without a better mean over sub-datasets"
                 draft.carry(key, "early_stopping_patience", value, note)
