@@ -22,6 +22,7 @@ from mortal import (
     quick_folder,
     unseal,
 )
+from msft.run import sharing
 from msft.run.environment import BaseRecord, record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
@@ -270,6 +271,17 @@ def test_a_lender_that_has_not_ended_its_roll_out_is_replaced(place: Path) -> No
     history, source = run_shared(TAKERS["sft"], place / "a", place / "s", engine=engine)
     assert (source, engine.steps) == ("b", 0)
     assert left_by(history, place / "a") == alone("sft")[0]
+
+
+def test_a_look_at_a_roll_out_that_goes_on_reads_no_rows(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`msft compare` looks every two seconds, and the rows of a long roll-out take as long."""
+    with suppress(Killed):
+        run_shared(TAKERS["sft"], place / "a", place / "s", engine=CountingEngine(6))
+    for reader in ("verdicts_of", "row_tokens_of", "read_samples"):
+        monkeypatch.setattr(sharing, reader, lambda path: pytest.fail("rows are read"))
+    assert SharedRollout(place / "s", RunFolder(place / "b")).found() is None
 
 
 @pytest.mark.parametrize("gone", ["r0-t2.weights", "verdicts", "log"])

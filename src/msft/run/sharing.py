@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +25,15 @@ from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, w
 from msft.run.history import selection_of
 from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.recorded_run import RecordedRun, as_begun, rollout_event, run_event
-from msft.run.rows import Samples, Scored, Verdict, Verdicts, read_samples
+from msft.run.rows import (
+    RowTokens,
+    Samples,
+    SamplesByName,
+    Scored,
+    Verdict,
+    Verdicts,
+    read_samples,
+)
 from msft.run.worker import Question, Work, Worker
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Settings, checkpoint_id, place_of
@@ -45,18 +54,31 @@ class LentRollout:
         """samples: what the run that lends left of its answers."""
         events = folder.events()
         self.folder = folder
-        self._samples = read_samples(samples)
+        self._samples_file = samples
         self.start = next(event for event in events if isinstance(event, RunEvent))
         self.asked = next(event for event in events if isinstance(event, RolloutEvent))
         self.points = _first_points(events)
         self.num_parameters = self.start.num_parameters
         self._selection = selection_of(self.start)
         self._measured = [event for event in events if isinstance(event, ScoresEvent)]
-        self._tokens = row_tokens_of(folder.path)
-        self._verdicts: dict[tuple[CheckpointId, str], dict[str, Verdict]] = {}
-        for (checkpoint, split, name), rows in verdicts_of(folder.path).items():
-            self._verdicts.setdefault((checkpoint, split), {})[name] = rows
         self._tick = 0
+
+    # Files of rows are long, so they are only read of a roll-out that is over.
+
+    @cached_property
+    def _verdicts(self) -> Mapping[tuple[CheckpointId, str], Mapping[str, Verdict]]:
+        found: dict[tuple[CheckpointId, str], dict[str, Verdict]] = {}
+        for (checkpoint, split, name), rows in verdicts_of(self.folder.path).items():
+            found.setdefault((checkpoint, split), {})[name] = rows
+        return found
+
+    @cached_property
+    def _tokens(self) -> RowTokens:
+        return row_tokens_of(self.folder.path)
+
+    @cached_property
+    def _samples(self) -> Mapping[CheckpointId, SamplesByName]:
+        return read_samples(self._samples_file)
 
     def is_whole(self, checkpoints: Path) -> bool:
         """Whether the roll-out is over, and verdicts and weights of all its ticks are there."""
