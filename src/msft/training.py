@@ -330,7 +330,7 @@ class TrainingRun:
         hashes, most = Hashes(), plan.most_held
         places = (engine, folder, hashes, notice, ranks)
         made = store_of(recipe, method, self._settings, *places, most)
-        self._store, self._lent_bytes = made.store, made.lent_bytes
+        self._store, self._made = made.store, made
         self._sync = RankSync(ranks, made.prune_ranked)
         self._best = BestFolder(folder, engine, made.store, hashes, notice, self._card, ranks)
         self._needs_checkpoint = needs_checkpoint
@@ -429,7 +429,11 @@ class TrainingRun:
         if self._job.shared is not None:
             from msft.engine.memory import free_disk
 
+            def has(size: int) -> bool:
+                return free_disk(self._folder.path) >= size
+
             shared = SharedRollout(self._job.shared, self._folder, self._samples, self._base)
+            made = self._made
             self._worker, lender = shared.join(
                 self._settings,
                 self._plan.method,
@@ -437,7 +441,8 @@ class TrainingRun:
                 self._engine.codec(),
                 log,
                 self._store,
-                may_lend=free_disk(self._folder.path) >= self._lent_bytes,
+                may_lend=has(made.lent_bytes),
+                has_room=lambda: has(made.disk_bytes),
             )
             if lender is not None:
                 notice(f"the first roll-out is that of {lender}, which asked the same")
