@@ -34,6 +34,7 @@ from msft.engine.memory import (
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import NoRoom
+from msft.process import IS_JOB
 from msft.recipe.recipe import AdapterOptions, Recipe
 
 GB = 10**9
@@ -398,3 +399,13 @@ def test_without_limits_the_machine_is_the_limit(
     assert room_of(torch.device("cpu")).host > 2 * GB
     monkeypatch.setattr("msft.engine.memory.limits_left", lambda: [2 * GB, 1 * GB])
     assert room_of(torch.device("cpu")) == FreeMemory("cpu", GB, GB, GB)
+
+
+def test_jobs_side_by_side_share_the_host_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each on a GPU of its own. All look before any has checkpoints there."""
+    monkeypatch.setattr("msft.engine.memory.limits_left", lambda: [1 * GB])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 * GB, 8 * GB))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for jobs, host in (("1", GB), ("8", GB // 8)):
+        monkeypatch.setenv(IS_JOB, jobs)
+        assert room_of(torch.device("cuda")) == FreeMemory("cuda", 7 * GB, 8 * GB, host)

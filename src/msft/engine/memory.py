@@ -64,6 +64,7 @@ def room_of(device: torch.device) -> FreeMemory:
         return FreeMemory("cpu", host, host, host)
     free, total = torch.cuda.mem_get_info(device)
     sharing = -(-process.local_world() // torch.cuda.device_count())
+    host //= process.jobs()  # only checkpoints are there, which come when all jobs have looked
     return FreeMemory("cuda", free // sharing, total // sharing, host)
 
 
