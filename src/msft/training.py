@@ -61,6 +61,7 @@ from msft.ranks import (
     all_or_fail,
     attempt,
     from_rank0,
+    least,
     lost_ranks_named,
     settled,
 )
@@ -429,11 +430,8 @@ class TrainingRun:
         if self._job.shared is not None:
             from msft.engine.memory import free_disk
 
-            def has(size: int) -> bool:
-                return free_disk(self._folder.path) >= size
-
             shared = SharedRollout(self._job.shared, self._folder, self._samples, self._base)
-            made = self._made
+            free = free_disk(self._folder.path)
             self._worker, lender = shared.join(
                 self._settings,
                 self._plan.method,
@@ -441,8 +439,8 @@ class TrainingRun:
                 self._engine.codec(),
                 log,
                 self._store,
-                may_lend=has(made.lent_bytes),
-                has_room=lambda: has(made.disk_bytes),
+                may_lend=free >= self._made.lent_bytes,
+                has_room=self._has_room,
             )
             if lender is not None:
                 notice(f"the first roll-out is that of {lender}, which asked the same")
@@ -494,10 +492,17 @@ class TrainingRun:
 
     # What is left behind.
 
+    def _has_room(self) -> bool:
+        """Whether the disk has, beside all that is there, what the run itself may need."""
+        from msft.engine.memory import free_disk
+
+        free = free_disk(self._folder.path)
+        return bool(least(self._ranks, "room on the disk", free >= self._made.disk_bytes))
+
     def _park(self, history: History, reason: BaseException) -> None:
         """Before a stop, bring to disk what a resume can use; else it is trained again."""
         try:
-            self._store.park()
+            self._store.park(self._has_room)
             self._best.follow(history, now=True)
         except Exception as error:
             if error is not reason:  # the store raises again what stopped the run

@@ -823,12 +823,18 @@ class CheckpointStore:
         if self._disk is not None:
             self._disk.flush()
 
-    def park(self) -> None:
-        """Before an orderly stop: what only memory holds goes to disk, the newest first."""
+    def park(self, has_room: Callable[[], bool] = lambda: True) -> None:
+        """Before an orderly stop: what only memory holds goes to disk, the newest first.
+
+        has_room: is asked before each of the others, since memory may hold far more than the disk.
+        """
         if self._disk is None or not self._live:
             return
-        for checkpoint in reversed(self._ledger):
+        for number, checkpoint in enumerate(reversed(self._ledger)):
+            if number and not has_room():
+                break
             self._write(self._disk, checkpoint, PARTS)
+            self._disk.flush()
         self._disk.flush()
 
     def _bring_back(self, needed: Retained) -> None:
