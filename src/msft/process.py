@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT"}
 EXIT_CODE = 4
 IS_JOB = "MSFT_IS_JOB"
-"""The variable in the environment that tells a process that it is a job of another one's."""
+"""The variable in the environment that tells a process that it is a job of another one's, and how
+many of them there are at a time."""
 progress: "Callable[[str], object] | None" = None
 """Shows on a line how far long work is, over what it showed before; nothing ends the line. Set by
 the commands; None: nobody watches."""
@@ -216,6 +217,11 @@ def local_rank() -> int:
 def local_world() -> int:
     """How many of them are on this machine."""
     return _number("LOCAL_WORLD_SIZE", world())
+
+
+def jobs() -> int:
+    """How many jobs of another process go on at a time, this one included."""
+    return max(1, _number(IS_JOB, 1))
 
 
 def take_rank(command: str, refuse: "Callable[[str], object]") -> None:

@@ -61,6 +61,7 @@ from msft.ranks import (
     all_or_fail,
     attempt,
     from_rank0,
+    least,
     lost_ranks_named,
     settled,
 )
@@ -330,7 +331,7 @@ class TrainingRun:
         hashes, most = Hashes(), plan.most_held
         places = (engine, folder, hashes, notice, ranks)
         made = store_of(recipe, method, self._settings, *places, most)
-        self._store, self._lent_bytes = made.store, made.lent_bytes
+        self._store, self._made = made.store, made
         self._sync = RankSync(ranks, made.prune_ranked)
         self._best = BestFolder(folder, engine, made.store, hashes, notice, self._card, ranks)
         self._needs_checkpoint = needs_checkpoint
@@ -430,6 +431,7 @@ class TrainingRun:
             from msft.engine.memory import free_disk
 
             shared = SharedRollout(self._job.shared, self._folder, self._samples, self._base)
+            free = free_disk(self._folder.path)
             self._worker, lender = shared.join(
                 self._settings,
                 self._plan.method,
@@ -437,7 +439,8 @@ class TrainingRun:
                 self._engine.codec(),
                 log,
                 self._store,
-                may_lend=free_disk(self._folder.path) >= self._lent_bytes,
+                may_lend=free >= self._made.lent_bytes,
+                has_room=self._has_room,
             )
             if lender is not None:
                 notice(f"the first roll-out is that of {lender}, which asked the same")
@@ -489,10 +492,17 @@ class TrainingRun:
 
     # What is left behind.
 
+    def _has_room(self) -> bool:
+        """Whether the disk has, beside all that is there, what the run itself may need."""
+        from msft.engine.memory import free_disk
+
+        free = free_disk(self._folder.path)
+        return bool(least(self._ranks, "room on the disk", free >= self._made.disk_bytes))
+
     def _park(self, history: History, reason: BaseException) -> None:
         """Before a stop, bring to disk what a resume can use; else it is trained again."""
         try:
-            self._store.park()
+            self._store.park(self._has_room)
             self._best.follow(history, now=True)
         except Exception as error:
             if error is not reason:  # the store raises again what stopped the run

@@ -21,10 +21,12 @@ from msft.engine.memory import (
     gradient_bytes,
     held_bytes,
     is_long,
+    limits_left,
     memory_of,
     merged_bytes,
     needs_of,
     refuse_no_room,
+    room_of,
     step_bytes,
     token_bytes,
     uncut_bytes,
@@ -32,6 +34,7 @@ from msft.engine.memory import (
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import NoRoom
+from msft.process import IS_JOB
 from msft.recipe.recipe import AdapterOptions, Recipe
 
 GB = 10**9
@@ -350,3 +353,59 @@ def test_a_merged_model_beside_is_held_where_it_is_a_quarter_of_the_memory_at_mo
     assert merged_bytes(SHAPE, False, cpu, 1) == 2 * size
     held = held_bytes(SHAPE, replace(ADAPTED, merged=size))
     assert held == held_bytes(SHAPE, ADAPTED) + size
+
+
+def group(folder: Path, limit: str, used: int, cached: int, version: int) -> None:
+    v1, v2 = ("limit_in_bytes", "usage_in_bytes"), ("max", "current")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, size in zip(v1 if version == 1 else v2, (limit, used), strict=True):
+        (folder / f"memory.{name}").write_text(f"{size}\n")
+    stat = f"anon 7\ninactive_file {cached - 1}\nactive_file 1\n"
+    if version == 1:  # of this group alone, and of those below it
+        stat = "inactive_file 0\nactive_file 0\n"
+        stat += f"total_inactive_file {cached}\ntotal_active_file 0\n"
+    (folder / "memory.stat").write_text(stat)
+
+
+@pytest.mark.parametrize(
+    ("mine", "version"),
+    [("0::/slurm/job_7/step_0\n", 2), ("5:cpu:/\n4:memory:/slurm/job_7/step_0\n0::/\n", 1)],
+)
+def test_a_limit_on_a_group_above_is_a_limit(tmp_path: Path, mine: str, version: int) -> None:
+    root = tmp_path / ("memory" if version == 1 else "")
+    none = "max" if version == 2 else str(2**63 - 4096)
+    group(root / "slurm/job_7/step_0", none, 30 * GB, 10 * GB, version)
+    group(root / "slurm/job_7", str(64 * GB), 40 * GB, 10 * GB, version)
+    group(root, none, 500 * GB, 10 * GB, version)
+    (tmp_path / "mine").write_text(mine)
+    assert min(limits_left(tmp_path / "mine", tmp_path)) == 34 * GB
+
+
+def test_a_container_has_its_own_group_at_the_top(tmp_path: Path) -> None:
+    """Its path is that of the host, which is not there inside, or just `/`."""
+    group(tmp_path, str(16 * GB), 20 * GB, 1 * GB, 2)
+    for path in ("/", "/docker/8f3a"):
+        (tmp_path / "mine").write_text(f"0::{path}\n")
+        assert limits_left(tmp_path / "mine", tmp_path) == [0]
+
+
+def test_without_limits_the_machine_is_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").write_text("0::/user.slice\n")
+    assert limits_left(tmp_path / "mine", tmp_path) == []
+    assert limits_left(tmp_path / "none", tmp_path) == []
+    monkeypatch.setattr("msft.engine.memory.limits_left", list)
+    assert room_of(torch.device("cpu")).host > 2 * GB
+    monkeypatch.setattr("msft.engine.memory.limits_left", lambda: [2 * GB, 1 * GB])
+    assert room_of(torch.device("cpu")) == FreeMemory("cpu", GB, GB, GB)
+
+
+def test_jobs_side_by_side_share_the_host_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each on a GPU of its own. All look before any has checkpoints there."""
+    monkeypatch.setattr("msft.engine.memory.limits_left", lambda: [1 * GB])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 * GB, 8 * GB))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for jobs, host in (("1", GB), ("8", GB // 8)):
+        monkeypatch.setenv(IS_JOB, jobs)
+        assert room_of(torch.device("cuda")) == FreeMemory("cuda", 7 * GB, 8 * GB, host)

@@ -1,6 +1,7 @@
 """What lies in a run folder that msft did not put there, and disks that are full."""
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from program import HUNG, Ended, run
 from toy_runs import left_by, write_recipe
+
+from msft.observers.files import Lines
 
 FILES = (
     "run.jsonl",
@@ -214,3 +217,20 @@ def limited(*arguments):
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
 log.append_bytes = limited
 """
+
+
+def test_steps_that_find_no_room_leave_whole_lines(tmp_path: Path) -> None:
+    """A resumed run adds to the file, and readers end at the first line that is none."""
+    file, notices = tmp_path / "steps.jsonl", list[str]()
+    lines = Lines(file, notices.append)
+    lines.add({"tick": 1})
+    lines.flush()
+    lines.add({"tick": 2})
+    no_limit = resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 5, no_limit))
+    try:
+        lines.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (no_limit, no_limit))
+    assert file.read_text() == '{"tick": 1}\n'
+    assert notices == [f"{file} is not written any more (File too large); the run goes on"]

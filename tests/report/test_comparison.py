@@ -1217,6 +1217,16 @@ def test_one_job_per_device_at_a_time_and_a_failure_does_not_stop_the_others(
     assert sum("started on device" in line for line in said) == 5
 
 
+@pytest.mark.parametrize(("number", "slots", "most"), [(3, 2, 2), (2, 8, 2), (3, 1, 1)])
+def test_a_job_knows_how_many_there_are_at_a_time(
+    tmp_path: Path, number: int, slots: int, most: int
+) -> None:
+    command = (sys.executable, "-c", f"from msft import process; assert process.jobs() == {most}")
+    jobs = [Job(str(job), command, tmp_path / f"{job}.log") for job in range(number)]
+    said = list[str]()
+    assert carry_out(jobs, [DeviceSlot("CPU", "")] * slots, said.append, quiet=True) == {}, said
+
+
 def test_a_signal_reaches_every_job_once_and_is_waited_for(tmp_path: Path) -> None:
     code = """if True:
         import pathlib, signal, sys, time

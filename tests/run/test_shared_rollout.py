@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -22,6 +23,7 @@ from mortal import (
     quick_folder,
     unseal,
 )
+from msft.run import sharing
 from msft.run.environment import BaseRecord, record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
@@ -78,6 +80,7 @@ def run_shared(
     may_lend: bool = True,
     lending: Codec | None = None,
     base: BaseRecord | None = None,
+    has_room: Callable[[], bool] = lambda: True,
 ) -> tuple[History, str | None]:
     """What `Case.run` does, with a folder that runs share; the run it took a roll-out from too."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +107,7 @@ def run_shared(
         samples = Samples(folder / "samples.jsonl")
         joining = SharedRollout(shared, RunFolder(folder), samples, base)
         worker, source = joining.join(
-            settings, method, plain, lending or JsonCodec(), log, store, may_lend=may_lend
+            settings, method, plain, lending or JsonCodec(), log, store, may_lend, has_room
         )
         verdicts = Verdicts(folder / "verdicts.jsonl")
         run = RecordedRun(settings, method, worker, log, store, verdicts, samples=samples)
@@ -272,6 +275,17 @@ def test_a_lender_that_has_not_ended_its_roll_out_is_replaced(place: Path) -> No
     assert left_by(history, place / "a") == alone("sft")[0]
 
 
+def test_a_look_at_a_roll_out_that_goes_on_reads_no_rows(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`msft compare` looks every two seconds, and the rows of a long roll-out take as long."""
+    with suppress(Killed):
+        run_shared(TAKERS["sft"], place / "a", place / "s", engine=CountingEngine(6))
+    for reader in ("verdicts_of", "row_tokens_of", "read_samples"):
+        monkeypatch.setattr(sharing, reader, lambda path: pytest.fail("rows are read"))
+    assert SharedRollout(place / "s", RunFolder(place / "b")).found() is None
+
+
 @pytest.mark.parametrize("gone", ["r0-t2.weights", "verdicts", "log"])
 def test_where_something_is_gone_a_run_trains_by_itself(gone: str, place: Path) -> None:
     run_shared(TAKERS["sft"], place / "a", place / "s")
@@ -330,6 +344,23 @@ class FullDisk(JsonCodec):
 def test_a_disk_that_is_full_does_not_stop_the_lender(place: Path) -> None:
     history, _ = run_shared(TAKERS["sft"], place / "a", place / "s", lending=FullDisk())
     assert left_by(history, place / "a") == alone("sft")[0]
+    history, source = run_shared(TAKERS["span"], place / "b", place / "s")
+    assert source is None
+    assert left_by(history, place / "b") == alone("span")[0]
+
+
+def test_a_lender_takes_back_what_it_left_where_others_fill_the_disk(place: Path) -> None:
+    left_there = list[int]()
+
+    def has_room() -> bool:
+        left_there.append(len([*(place / "s" / "checkpoints").iterdir()]))
+        return len(left_there) < 3
+
+    lender = place / "a"
+    history, _ = run_shared(TAKERS["sft"], lender, place / "s", has_room=has_room)
+    assert left_by(history, lender) == alone("sft")[0]
+    assert left_there == [0, 1, 2]
+    assert not (place / "s").exists()
     history, source = run_shared(TAKERS["span"], place / "b", place / "s")
     assert source is None
     assert left_by(history, place / "b") == alone("span")[0]

@@ -1,6 +1,7 @@
 """The verdicts file goes as far as the log, whatever happened to it."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,21 @@ def test_a_run_killed_before_its_line_leaves_the_same_verdicts(case: Case, tmp_p
     for moment, folder in case.killed(tmp_path / "killed", None, moments).items():
         case.run(folder)
         assert (folder / "verdicts.jsonl").read_bytes() == whole, moment
+
+
+def test_the_rows_of_a_long_roll_out_take_little_memory(tmp_path: Path) -> None:
+    """They are held until the next roll-out, and after a resume again."""
+    rows, ticks = 2000, 50
+    verdicts = Verdicts(tmp_path / "verdicts.jsonl")
+    tracemalloc.start()
+    try:
+        for tick in range(ticks):
+            losses = [tick + row / rows for row in range(rows)]
+            verdicts.add(checkpoint_id(0, tick + 1), SELECTION, {"a": losses}, {"a": [1] * rows})
+        held = [tracemalloc.get_traced_memory()[0]]
+        resumed = Verdicts(tmp_path / "verdicts.jsonl")
+        assert list(resumed.at(checkpoint_id(0, ticks), "a") or ()) == losses
+        held.append(tracemalloc.get_traced_memory()[0] - held[0])
+    finally:
+        tracemalloc.stop()
+    assert max(held) < 12 * rows * ticks

@@ -145,6 +145,51 @@ def test_old_checkpoints_leave_a_disk_that_is_slower_than_the_ticks(held: Held) 
     assert held.below.listed() == ["tick 20"]
 
 
+@pytest.mark.parametrize("ticks", [1, 3])
+def test_a_disk_that_takes_longer_than_a_tick_has_a_whole_checkpoint_and_few_parts(
+    held: Held, ticks: int
+) -> None:
+    """Each tick's checkpoint replaces the one before, and the disk writes one part in so many
+    ticks, so no checkpoint is written while it is the newest."""
+    most, whole = 0, set[str]()
+    for tick in range(1, 61):
+        held.disk.put(f"t{tick}.weights", tick)
+        held.disk.put(f"t{tick}.training", tick)
+        if tick == 1:
+            assert held.has_begun()
+        else:
+            held.disk.drop(f"t{tick - 1}.weights")
+            held.disk.drop(f"t{tick - 1}.training")
+        if tick % ticks == 0:
+            held.let_write()
+            assert held.has_begun()
+        there = held.below.listed()
+        most = max(most, len(there))
+        whole |= {name for name in there if name.replace("weights", "training") in there}
+        if tick > 6 * ticks:  # the process may be killed at any tick
+            assert any(name in whole for name in there), tick
+    assert most <= 5, "one that is whole, the next one, and what is being written"
+    assert len(whole) >= 60 // ticks // 3
+    held.let_write(100)
+    held.disk.flush()
+    assert held.below.listed() == ["t60.training", "t60.weights"]
+
+
+def test_a_part_that_was_dropped_is_not_there_while_it_is_written(held: Held) -> None:
+    held.disk.put("a.weights", 1)
+    held.disk.put("a.training", 2)
+    assert held.has_begun()
+    for _ in range(2):
+        held.disk.drop("a.training")
+        assert ("a.training" in held.disk, held.disk.get("a.training")) == (False, None)
+    held.let_write()
+    assert held.has_begun()
+    assert ("a.training" in held.disk, held.disk.get("a.training")) == (False, None)
+    held.let_write()
+    held.disk.flush()
+    assert held.below.listed() == ["a.weights"]
+
+
 def test_what_is_put_again_after_it_was_dropped_is_there(held: Held) -> None:
     held.disk.put("a", 1)
     assert held.has_begun()

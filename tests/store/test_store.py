@@ -11,7 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mortal import LateDisk, quick_folder
 from msft.errors import StoreError
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id
-from msft.store.store import CheckpointStore, DiskTier, MemoryTier, Retained, retained
+from msft.store.store import (
+    BackgroundDisk,
+    CheckpointStore,
+    DiskTier,
+    MemoryTier,
+    Retained,
+    retained,
+)
 from msft.testing import JsonCodec
 
 A, B, C, D = (checkpoint_id(0, tick) for tick in (1, 2, 3, 4))
@@ -222,6 +229,22 @@ def test_what_was_parked_is_found_by_the_next_process_as_it_was(tmp_path: Path) 
         store.keep(needed)
         assert disks[1].listed() == ["r0-t1.weights"]
     assert all(f"{checkpoint}.weights" in memories[1] for checkpoint in (A, B, C))
+
+
+@pytest.mark.parametrize(("room", "count"), [(0, 1), (3, 3), (99, 40)])
+def test_what_is_parked_ends_where_the_disk_has_no_more_room(
+    tmp_path: Path, room: int, count: int
+) -> None:
+    """Memory may hold far more than the run was to have on disk; the newest always goes there."""
+    every = [checkpoint_id(0, tick) for tick in range(1, 41)]
+    disk = DiskTier(tmp_path, JsonCodec())
+    store = CheckpointStore([MemoryTier("host", 99)], BackgroundDisk(disk))
+    store.go_live()
+    for checkpoint in every:
+        entered(store, checkpoint)
+    store.park(lambda: len(disk.listed()) < 2 * room)
+    parts = [f"{each}.{part}" for each in every[-count:] for part in ("training", "weights")]
+    assert disk.listed() == sorted(parts)
 
 
 def test_what_memory_gets_back_comes_in_the_order_of_the_ledger(tmp_path: Path) -> None:

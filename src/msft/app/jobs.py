@@ -125,7 +125,7 @@ def carry_out(
     signal to this process stops every job where it is safe.
     """
     waiting, free = deque(jobs), deque(slots)
-    hidden = quiet or len(slots) > 1
+    hidden, most = quiet or len(slots) > 1, min(len(jobs), len(slots))
     failed: dict[str, int] = {}
     looked = 0.0
     with graceful(), _stopping(say) as going:
@@ -139,7 +139,7 @@ def carry_out(
                 output = f"; output in {job.output}" if hidden else ""
                 say(f"{job.name}: started{_on(slot)}, {len(waiting)} waiting{output}")
                 with held():
-                    going.append(_started(job, slot, hidden))
+                    going.append(_started(job, slot, hidden, most))
             done = [each for each in going if each.process.poll() is not None]
             for each in done:
                 going.remove(each)
@@ -159,7 +159,7 @@ def in_background(jobs: Sequence[Job]) -> Iterator[None]:
     with _stopping(lambda text: None) as going:
         for job in jobs:
             with held():
-                going.append(_started(job, DeviceSlot(), hidden=True))
+                going.append(_started(job, DeviceSlot(), hidden=True, most=len(jobs)))
         yield
         for each in going:
             each.process.wait()
@@ -189,9 +189,12 @@ def _stopping(say: Say) -> Iterator[list[_Running]]:
             each.process.wait()
 
 
-def _started(job: Job, slot: DeviceSlot, hidden: bool) -> _Running:
-    """Start a job in a session of its own, so that Ctrl-C reaches it only through this process."""
-    environment = {**for_another(os.environ), IS_JOB: "1"}
+def _started(job: Job, slot: DeviceSlot, hidden: bool, most: int) -> _Running:
+    """Start a job in a session of its own, so that Ctrl-C reaches it only through this process.
+
+    most: jobs that go on at a time.
+    """
+    environment = {**for_another(os.environ), IS_JOB: str(most)}
     if slot.visible is not None:
         environment[VISIBLE] = slot.visible
     sys.stdout.flush()

@@ -57,12 +57,14 @@ class FreeMemory:
 def room_of(device: torch.device) -> FreeMemory:
     """What is free on this machine now, for each of the processes that do a run here."""
     host = _kernel_says(Path("/proc/meminfo"), "MemAvailable:", UNKNOWN_MEMORY)
+    host = min([host, *limits_left()])
     if process.world() > 1:
         host //= process.local_world()
     if device.type != "cuda":
         return FreeMemory("cpu", host, host, host)
     free, total = torch.cuda.mem_get_info(device)
     sharing = -(-process.local_world() // torch.cuda.device_count())
+    host //= process.jobs()  # only checkpoints are there, which come when all jobs have looked
     return FreeMemory("cuda", free // sharing, total // sharing, host)
 
 
@@ -74,6 +76,38 @@ def used_memory() -> int:
 def _kernel_says(file: Path, key: str, default: int) -> int:
     lines = file.read_text().splitlines() if file.exists() else []
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), default)
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_FILES_OF_CGROUPS = {
+    "": ("", "memory.max", "memory.current"),
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
+"""By the controllers that `/proc/self/cgroup` names, which has none in version 2: the folder of the
+groups, a group's limit, and what it has of it."""
+_CACHED = ("inactive_file", "active_file")
+
+
+def limits_left(mine: Path = Path("/proc/self/cgroup"), groups: Path = _CGROUPS) -> list[int]:
+    """Bytes that each limit on this process leaves: that of a container, or of a job of SLURM. A
+    process that takes more is killed. Cached files count as left, since they go when asked."""
+    found: list[int] = []
+    for line in mine.read_text().splitlines() if mine.exists() else []:
+        _, kind, name = line.split(":", 2)
+        if kind not in _FILES_OF_CGROUPS:
+            continue
+        root, *files = _FILES_OF_CGROUPS[kind]
+        place = Path(root) / name.lstrip("/")
+        for group in (place, *place.parents):  # in a container its own group is at the top
+            try:
+                limit, used = (int((groups / group / file).read_text()) for file in files)
+                stat = (groups / group / "memory.stat").read_text().splitlines()
+            except (OSError, ValueError):  # not there, or no limit: "max"
+                continue
+            sizes = {key: int(size) for key, size in map(str.split, stat)}
+            cached = [sizes.get(f"total_{key}", sizes[key]) for key in _CACHED]  # groups below too
+            found.append(max(0, limit - used + sum(cached)))
+    return found
 
 
 def free_disk(folder: Path) -> int:

@@ -4,6 +4,7 @@ Nothing is decided by steps and losses, so where the disk has no room for them t
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,9 +36,12 @@ class Lines:
         text, self._lines = "".join(self._lines), []
         if self._file is None or not text:
             return
+        rest, end = memoryview(text.encode()), os.fstat(self._file.fileno()).st_size
         try:
-            self._file.write(text.encode())
+            while rest:
+                rest = rest[self._file.write(rest) :]
         except OSError as error:
+            os.ftruncate(self._file.fileno(), end)  # half a line would hide all that come later
             self._notice(
                 f"{self._path} is not written any more ({error.strerror}); the run goes on"
             )

@@ -11,9 +11,10 @@ trained, and a weight that is gone is trained again.
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +25,15 @@ from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, w
 from msft.run.history import selection_of
 from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.recorded_run import RecordedRun, as_begun, rollout_event, run_event
-from msft.run.rows import Samples, Scored, Verdict, Verdicts, read_samples
+from msft.run.rows import (
+    RowTokens,
+    Samples,
+    SamplesByName,
+    Scored,
+    Verdict,
+    Verdicts,
+    read_samples,
+)
 from msft.run.worker import Question, Work, Worker
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Settings, checkpoint_id, place_of
@@ -45,18 +54,31 @@ class LentRollout:
         """samples: what the run that lends left of its answers."""
         events = folder.events()
         self.folder = folder
-        self._samples = read_samples(samples)
+        self._samples_file = samples
         self.start = next(event for event in events if isinstance(event, RunEvent))
         self.asked = next(event for event in events if isinstance(event, RolloutEvent))
         self.points = _first_points(events)
         self.num_parameters = self.start.num_parameters
         self._selection = selection_of(self.start)
         self._measured = [event for event in events if isinstance(event, ScoresEvent)]
-        self._tokens = row_tokens_of(folder.path)
-        self._verdicts: dict[tuple[CheckpointId, str], dict[str, Verdict]] = {}
-        for (checkpoint, split, name), rows in verdicts_of(folder.path).items():
-            self._verdicts.setdefault((checkpoint, split), {})[name] = rows
         self._tick = 0
+
+    # Files of rows are long, so they are only read of a roll-out that is over.
+
+    @cached_property
+    def _verdicts(self) -> Mapping[tuple[CheckpointId, str], Mapping[str, Verdict]]:
+        found: dict[tuple[CheckpointId, str], dict[str, Verdict]] = {}
+        for (checkpoint, split, name), rows in verdicts_of(self.folder.path).items():
+            found.setdefault((checkpoint, split), {})[name] = rows
+        return found
+
+    @cached_property
+    def _tokens(self) -> RowTokens:
+        return row_tokens_of(self.folder.path)
+
+    @cached_property
+    def _samples(self) -> Mapping[CheckpointId, SamplesByName]:
+        return read_samples(self._samples_file)
 
     def is_whole(self, checkpoints: Path) -> bool:
         """Whether the roll-out is over, and verdicts and weights of all its ticks are there."""
@@ -123,12 +145,17 @@ class LentRollout:
 
 class LendingWorker:
     """A worker that also leaves the weights and samples of every tick of its first roll-out on a
-    disk."""
+    disk, as long as that has room."""
 
-    def __init__(self, worker: Worker, disk: DiskTier, samples: Samples) -> None:
+    def __init__(
+        self, worker: Worker, disk: DiskTier, samples: Samples, goes_on: Callable[[], bool]
+    ) -> None:
+        """goes_on: is asked before each tick is left; where it says no, nothing more is."""
         self._worker = worker
         self._disk = disk
         self._samples = samples
+        self._goes_on = goes_on
+        self._lends = True
         self._rollout = 0
         self._held: CheckpointId | None = None
         self.num_parameters = worker.num_parameters
@@ -147,7 +174,7 @@ class LendingWorker:
 
     def score(self, names: Sequence[str], split: str) -> Scored:
         scored = self._worker.score(names, split)
-        if self._rollout == 0 and self._held is not None:
+        if self._lends and self._rollout == 0 and self._held is not None:
             with suppress(OSError):
                 self._samples.add(self._held, split, scored.samples)
         return scored
@@ -155,7 +182,8 @@ class LendingWorker:
     def advance(self, tick: int) -> Work:
         work = self._worker.advance(tick)
         self._held = checkpoint_id(self._rollout, tick)
-        if self._rollout == 0:  # in its place before the line of the tick is written
+        self._lends = self._lends and (self._rollout > 0 or self._goes_on())
+        if self._lends and self._rollout == 0:  # in its place before the tick's line is written
             with suppress(OSError):  # a full disk is no reason to fail: then the others train too
                 self._disk.put(_key(checkpoint_id(0, tick)), self._worker.weights())
         return work
@@ -190,10 +218,13 @@ class SharedRollout:
         log: Log,
         store: CheckpointStore,
         may_lend: bool = True,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> tuple[Worker, str | None]:
         """Take the first roll-out over if it is here, else leave it here for others.
 
         may_lend: the disk has room for the weights of every tick.
+        has_room: whether it still has what the run itself needs. Others fill it too, so where it
+            has not, the run takes back what it has left.
         Gives the worker that goes on, and the name of the run that the roll-out is from.
         """
         settings = as_begun(settings, log.events)
@@ -202,9 +233,16 @@ class SharedRollout:
         if lent is not None:
             self._take_over(lent, settings, method, log, store)
             return worker, lent.folder.path.resolve().name
-        if may_lend and self._is_lender(log.events):
+        if self._is_lender(log.events, may_lend):
             lent_samples = Samples(self._lent_samples, selection=settings.selection_split)
-            return LendingWorker(worker, DiskTier(self._checkpoints, codec), lent_samples), None
+
+            def goes_on() -> bool:
+                if not (room := has_room()):
+                    shutil.rmtree(self._place, ignore_errors=True)
+                return room
+
+            disk = DiskTier(self._checkpoints, codec)
+            return LendingWorker(worker, disk, lent_samples, goes_on), None
         return worker, None
 
     def _lent(self, run: RunEvent, events: Sequence[Event]) -> LentRollout | None:
@@ -225,12 +263,12 @@ class SharedRollout:
             return None
         return found if found and found.is_whole(self._checkpoints) else None
 
-    def _is_lender(self, events: Sequence[Event]) -> bool:
+    def _is_lender(self, events: Sequence[Event], may_begin: bool) -> bool:
         """Whether this run leaves its roll-out here: a tick that it trained before is not."""
         donor = self._donor_folder()
         if donor is not None and donor.resolve() == self._folder.path.resolve():
             return True
-        if _first_points(events):
+        if not may_begin or _first_points(events):
             return False
         shutil.rmtree(self._place, ignore_errors=True)
         self._place.mkdir(parents=True)

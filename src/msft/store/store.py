@@ -340,8 +340,19 @@ MOST_WAITING = 4
 _REMOVAL = object()
 
 
+@dataclass(frozen=True, slots=True)
+class _Doomed:
+    """A payload that was dropped, but is written first, so that its checkpoint is whole."""
+
+    payload: Any
+
+
 class BackgroundDisk:
     """A disk tier whose `put` and `drop` return at once; one thread does them in order.
+
+    A write that has not begun is not done where its key is dropped. But once one part of a
+    checkpoint has begun, all its parts are written: else a disk that takes longer for a checkpoint
+    than a tick takes would never have a whole one, and removals, which wait for that, never come.
 
     hand_over: is called with a payload as it is put, in the thread that puts it.
     """
@@ -360,6 +371,7 @@ class BackgroundDisk:
         self._changed = threading.Condition()
         self._waiting: dict[str, Any] = {}
         self._current: tuple[str, Any] | None = None
+        self._begun = ""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -387,11 +399,15 @@ class BackgroundDisk:
         return not known and self._disk.is_whole(key)
 
     def drop(self, key: str) -> None:
-        """Queue a removal behind the writes that wait now, instead of a write of this key that has
-        not begun."""
+        """Queue a removal behind the writes that wait now, instead of a write of this key, unless
+        that is the rest of a checkpoint that has begun."""
         with self._changed:
             self._raise_error()
-            self._place(key, _REMOVAL)
+            waits = self._waiting.get(key, _REMOVAL)
+            if waits is _REMOVAL or _checkpoint_of(key) != self._begun:
+                self._place(key, _REMOVAL)
+            elif not isinstance(waits, _Doomed):
+                self._waiting[key] = _Doomed(waits)
 
     def listed(self) -> list[str]:
         self.flush()
@@ -419,7 +435,7 @@ class BackgroundDisk:
             payload = self._current[1]
         else:
             return False, None
-        return True, None if payload is _REMOVAL else payload
+        return True, None if payload is _REMOVAL or isinstance(payload, _Doomed) else payload
 
     def _place(self, key: str, payload: Any) -> None:
         """Put an entry at the end of the queue, in place of an earlier entry of its key.
@@ -438,7 +454,11 @@ class BackgroundDisk:
         self._begin()
 
     def _num_writes(self, besides: str) -> int:
-        return sum(k != besides and waits is not _REMOVAL for k, waits in self._waiting.items())
+        """Writes that wait, besides that of a key and those of the checkpoint being written."""
+        return sum(
+            key != besides and waits is not _REMOVAL and not isinstance(waits, _Doomed)
+            for key, waits in self._waiting.items()
+        )
 
     def _begin(self) -> None:
         """Start the thread if there is work; it ends with the work, so nobody has to end it."""
@@ -457,8 +477,12 @@ class BackgroundDisk:
                 self._thread = None
                 return False
             key = next(iter(self._waiting))
-            payload = self._waiting.pop(key)
-            self._current = key, payload
+            order = self._waiting.pop(key)
+            doomed = isinstance(order, _Doomed)
+            payload = order.payload if doomed else order
+            self._current = key, _REMOVAL if doomed else payload
+            if payload is not _REMOVAL:
+                self._begun = _checkpoint_of(key)
         error: BaseException | None = None
         try:
             if payload is _REMOVAL:
@@ -469,6 +493,8 @@ class BackgroundDisk:
             error = caught
         with self._changed:
             self._current = None
+            if doomed:
+                self._waiting.setdefault(key, _REMOVAL)
             if error is not None:
                 self._error = error
                 self._waiting.clear()
@@ -797,12 +823,18 @@ class CheckpointStore:
         if self._disk is not None:
             self._disk.flush()
 
-    def park(self) -> None:
-        """Before an orderly stop: what only memory holds goes to disk, the newest first."""
+    def park(self, has_room: Callable[[], bool] = lambda: True) -> None:
+        """Before an orderly stop: what only memory holds goes to disk, the newest first.
+
+        has_room: is asked before each of the others, since memory may hold far more than the disk.
+        """
         if self._disk is None or not self._live:
             return
-        for checkpoint in reversed(self._ledger):
+        for number, checkpoint in enumerate(reversed(self._ledger)):
+            if number and not has_room():
+                break
             self._write(self._disk, checkpoint, PARTS)
+            self._disk.flush()
         self._disk.flush()
 
     def _bring_back(self, needed: Retained) -> None:
@@ -871,3 +903,7 @@ _OURS = re.compile(rf"\.?(r\d+-t\d+|a\d+)\.({'|'.join(PARTS)})(\.tmp|\.old)?")
 
 def _key(checkpoint: CheckpointId, part: Part) -> str:
     return f"{checkpoint}.{part}"
+
+
+def _checkpoint_of(key: str) -> str:
+    return key.partition(".")[0]

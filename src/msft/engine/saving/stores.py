@@ -21,11 +21,13 @@ class RunStore:
 
     prune_ranked: removes from the ranks' disk what no rank needs any more; None: with one lane
         there is one rank, whose store removes by itself.
-    lent_bytes: of the disk, if every tick were lent to others.
+    disk_bytes: that it may need on the disk. lent_bytes: the same, if every tick were lent to
+        others.
     """
 
     store: CheckpointStore
     prune_ranked: Callable[[], None] | None
+    disk_bytes: int
     lent_bytes: int
 
 
@@ -76,12 +78,13 @@ def store_of(
     disk = DiskTier(folder.checkpoints, codec, notice, hashes, largest)
     waiting = MOST_WAITING if roomy else 1  # what waits takes memory
     writer = BackgroundDisk(disk, follow, waiting) if tiers else disk
-    lent = on_disk + ticks * needed.weights
+    bytes_ = on_disk, 2 * on_disk + ticks * needed.weights  # what is there, and as much is free
     sizes = (needed.weights, needed.moments)
     if settings.lanes == 1:
-        return RunStore(CheckpointStore(tiers, writer, *sizes), None, lent)
+        return RunStore(CheckpointStore(tiers, writer, *sizes), None, *bytes_)
     shared = RankedDisk(folder.checkpoints, disk, writer, codec, ranks)
-    return RunStore(CheckpointStore(tiers, shared, *sizes, note=ranks.note), shared.prune, lent)
+    store = CheckpointStore(tiers, shared, *sizes, note=ranks.note)
+    return RunStore(store, shared.prune, *bytes_)
 
 
 def _fewer_copies(method: PreparedMethod, recipe: Recipe) -> str:
