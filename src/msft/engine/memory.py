@@ -105,7 +105,7 @@ def limits_left(mine: Path = Path("/proc/self/cgroup"), groups: Path = _CGROUPS)
             except (OSError, ValueError):  # not there, or no limit: "max"
                 continue
             sizes = {key: int(size) for key, size in map(str.split, stat)}
-            cached = [sizes.get(f"total_{key}", sizes[key]) for key in _CACHED]  # groups below too
+            cached = [sizes.get(f"total_{k}", sizes.get(k, 0)) for k in _CACHED]  # groups below too
             found.append(max(0, limit - used + sum(cached)))
     return found
 
