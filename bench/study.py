@@ -138,7 +138,7 @@ def keep_in_memory(on_device: int) -> None:
         weights = checkpoint_sizes.FP32 * engine.num_trainable
         tiers, _ = engine.memory(weights, 0, most_held(method, settings))
         folder.path.mkdir(parents=True, exist_ok=True)
-        return stores.RunStore(Weights(tiers, None, weights), lambda: None, 0)
+        return stores.RunStore(Weights(tiers, None, weights), lambda: None, 0, 0)
 
     checkpoint_sizes.held_in = held_in
     stores.store_of = store_of  # type: ignore[assignment]
