@@ -14,6 +14,8 @@ from msft.benchmarks import synthetic
 from msft.data.corpus import load_corpus
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.recipe.recipe import load_recipe
+from msft.report.audit_page import Audit, AuditedDataset
+from msft.search.judging import Estimate
 from rooms import SOURCE
 
 ROOT = SOURCE.parents[1]
@@ -126,3 +128,16 @@ def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
         assert texts.count("audit: cannot tell") == 6
     with pytest.raises(ValueError, match="seed 0"):
         demo.run_demo(tmp_path / "out", 1, quick)
+
+
+def test_the_estimate_of_the_audit_goes_from_the_least_share_to_the_most() -> None:
+    found = [
+        AuditedDataset(
+            name, "accuracy", "spoiled", 0.8, 0.5, None, Estimate(share, 0.2, 0.6), 1, 9, ""
+        )
+        for name, share in zip(synthetic.MISLABELLED, (0.4, 0.32, 0.47), strict=True)
+    ]
+    said = demo._audited(Audit(1, found, {}, {}))
+    assert said == (
+        "The audit found all of them and no other. It estimates that 32 to 47 % are wrong."
+    )
